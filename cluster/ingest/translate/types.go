@@ -1,0 +1,115 @@
+package translate
+
+import (
+	"errors"
+
+	"github.com/kvcluster/kvcluster/indexer"
+	"github.com/kvcluster/kvcluster/indexer/blockhash"
+)
+
+// Config says for whom a translator works. The zero limits mean the defaults.
+type Config struct {
+	Group     indexer.GroupID
+	Slot      indexer.Slot
+	Life      uint64 // log index of the command that began this life
+	Tenure    uint64 // log index that gave the source to this ingest
+	BlockSize int    // tokens per block of the group
+	// Partition maps the first local hash of a chain to its partition.
+	Partition func(first uint64) indexer.PartitionID
+	// Lora and Salt are the namespace of root blocks that say nothing themselves.
+	Lora, Salt string
+	// CountCopies: count stores of one hash and end the claim with the last removal,
+	// instead of one claim per hash (the default, set semantics).
+	CountCopies bool
+	// MaxOrphanBlocks bounds the pool of blocks whose parent is not known; 0 = 65,536.
+	MaxOrphanBlocks int
+	// MaxTainted bounds the hashes known not to name a prefix; beyond it the slot is
+	// refused: nothing more is credited to it. 0 = 65,536.
+	MaxTainted int
+	// MaxBlocks bounds the blocks held (rule N8: the translator drops, oldest run
+	// first, and says so); 0 = no bound.
+	MaxBlocks int
+}
+
+// Store is one store event of the prefix-indexable cache group.
+type Store struct {
+	Tier      indexer.Tier
+	HasParent bool
+	Parent    uint64
+	Engines   []uint64
+	Content   blockhash.Content // of len(Engines) blocks; empty for a placeholder
+	// Lora and Salt, when not empty, are the namespace that the event names. Empty
+	// means: as the parent's, or the configured one at the root.
+	Lora, Salt string
+	// Placeholder: hashes only. It claims a further tier of hashes that are mapped
+	// already; others are counted and dropped.
+	Placeholder bool
+}
+
+// Outcome says what became of one event, block by block.
+type Outcome struct {
+	Stored      int   // newly stored blocks (first tier)
+	Claimed     int   // blocks that gained a further tier
+	Trimmed     int   // blocks already mapped at that tier: duplicates, re-announcements
+	Attached    int   // orphans that found their parent through this event
+	Orphaned    int   // blocks put into the pool
+	Dropped     int   // blocks removed
+	Unknown     int   // removed hashes (or placeholder hashes) that are not mapped
+	Uncredited  int   // blocks left out because their hash or their parent is tainted
+	OrphansLost int   // orphans that fell out of the full pool
+	Shed        int   // blocks dropped for the memory bound
+	Err         error // the event was rejected whole: wraps ErrRejected or ErrRefused
+}
+
+// Errors in Outcome.Err.
+var (
+	// ErrRejected: this event contradicts what is known of its hashes and was left
+	// out whole; the stream goes on.
+	ErrRejected = errors.New("event rejected")
+	// ErrRefused: the slot's hashes do not name prefixes; nothing of it is credited
+	// until a new life.
+	ErrRefused = errors.New("slot refused")
+)
+
+// HashState is what a translator knows of one engine hash.
+type HashState uint8
+
+// The states of a hash.
+const (
+	HashUnknown HashState = iota // never announced, or removed
+	HashHeld
+	HashOrphan
+	HashTainted
+)
+
+// Stats counts since the translator began; the gauges are of now.
+type Stats struct {
+	Stored, Claimed, Trimmed, Attached, Orphaned, Dropped uint64 // blocks
+	Unknown, Uncredited, OrphansLost, Shed, Rejected      uint64
+	Held                                                  [indexer.NumTiers]uint64 // gauge: mapped hashes per tier
+	Mapped                                                uint64                   // gauge: mapped hashes
+	Runs                                                  uint64                   // gauge: live runs
+	Orphans                                               uint64                   // gauge: blocks in the pool
+	Tainted                                               uint64                   // gauge: tainted hashes
+	Refused                                               bool
+	Bytes                                                 uint64 // gauge: memory of the map, units and runs
+}
+
+// Interface is what a source needs of a translator. *Translator keeps it. All
+// methods belong to one goroutine.
+type Interface interface {
+	// Begin opens a batch: the frames made until End carry its sequence.
+	Begin(sequence uint64)
+	// Store, Remove and Clear translate one event each, in the order of the batch.
+	Store(s Store) Outcome
+	Remove(tier indexer.Tier, engines []uint64) Outcome
+	Clear(tier indexer.Tier) Outcome
+	// End closes the batch and gives every frame of it to emit, at most one for each
+	// partition. The frames are valid until the next Begin.
+	End(emit func(indexer.Frame) error) error
+	// Shed drops about n blocks for the memory bound, within a batch.
+	Shed(n int) Outcome
+	// Lookup says what is known of a hash.
+	Lookup(engine uint64) HashState
+	Stats() Stats
+}

@@ -1,0 +1,122 @@
+package catalog
+
+import (
+	"cmp"
+	"slices"
+)
+
+// GroupKey names an index group.
+type GroupKey struct {
+	Model        string
+	RoutingGroup string
+}
+
+// Registration is what an operator or an engine says about one rank.
+type Registration struct {
+	Instance       string // identity as text; a JSON number 7 and the string "7" are one worker
+	Rank           uint32
+	Group          GroupKey
+	BlockSize      uint32 // tokens per block
+	Endpoint       string // ZMQ address of the publisher; tcp://*:port means: bind, engines push
+	ReplayEndpoint string // "" = none
+	Topic          string // only messages with this topic belong to it; "" = all
+	Lora           string // namespace of events that carry no LoRA name
+	Salt           string // namespace of events that carry no salt
+	EngineType     string // as given ("vLLM", "SGLang", ...); the decoder does not depend on it
+	CountCopies    bool   // count physical copies of a block instead of one claim per hash
+}
+
+// Group is one index group in a View.
+type Group struct {
+	ID        uint32
+	Key       GroupKey
+	BlockSize uint32
+	holders   []Holder // by slot; Life 0 = nobody
+}
+
+// Holder is who a slot is.
+type Holder struct {
+	Instance string
+	Rank     uint32
+	Life     uint64 // 0 = the slot is free or retired
+}
+
+// Holder returns who the slot is; ok is false for a slot that is not live.
+func (g *Group) Holder(slot uint32) (h Holder, ok bool) {
+	if int(slot) >= len(g.holders) {
+		return Holder{}, false
+	}
+	h = g.holders[slot]
+	return h, h.Life != 0
+}
+
+// NumSlots returns an upper bound for slot numbers in use.
+func (g *Group) NumSlots() int { return len(g.holders) }
+
+// Rank is one rank of a worker in a View.
+type Rank struct {
+	Registration
+	Slot       uint32
+	Life       uint64
+	Discovered bool // seen in a stream, not registered
+}
+
+// Worker is one instance in a View. Ranks are ordered by number.
+type Worker struct {
+	Instance string
+	Group    *Group
+	Ranks    []Rank
+}
+
+// Source is one publisher socket of one instance.
+type Source struct {
+	ID             uint64 // log index of the registration that began it
+	Instance       string
+	Group          *Group
+	Endpoint       string
+	ReplayEndpoint string
+	Topic          string
+	Ranks          []Rank // ordered by number
+}
+
+// View is the catalog at one log index. It is immutable and may be shared.
+type View struct {
+	Index   uint64
+	groups  map[GroupKey]*Group
+	byID    map[uint32]*Group
+	workers []Worker // ordered by instance
+	sources []Source // ordered by ID
+}
+
+// Group returns the group of a key.
+func (v *View) Group(k GroupKey) (*Group, bool) { g, ok := v.groups[k]; return g, ok }
+
+// GroupByID returns the group of a number.
+func (v *View) GroupByID(id uint32) (*Group, bool) { g, ok := v.byID[id]; return g, ok }
+
+// Groups returns all groups ordered by model and routing group.
+func (v *View) Groups() []*Group {
+	out := make([]*Group, 0, len(v.groups))
+	for _, g := range v.groups {
+		out = append(out, g)
+	}
+	slices.SortFunc(out, func(a, b *Group) int {
+		return cmp.Or(cmp.Compare(a.Key.Model, b.Key.Model), cmp.Compare(a.Key.RoutingGroup, b.Key.RoutingGroup))
+	})
+	return out
+}
+
+// Workers returns all workers ordered by instance. The slice belongs to the view.
+func (v *View) Workers() []Worker { return v.workers }
+
+// Worker returns one worker.
+func (v *View) Worker(instance string) (Worker, bool) {
+	i, ok := slices.BinarySearchFunc(v.workers, instance, func(w Worker, s string) int { return cmp.Compare(w.Instance, s) })
+	if !ok {
+		return Worker{}, false
+	}
+	return v.workers[i], true
+}
+
+// Sources returns all sources ordered by ID. The slice belongs to the view.
+func (v *View) Sources() []Source { return v.sources }
