@@ -1,0 +1,58 @@
+# Every target works on a fresh Debian machine with Go: what is missing is installed
+# first (see setup). Targets with ## are listed by `make help`.
+
+GO        ?= go
+BIN       := bin/kvcluster
+VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS   := -s -w -X main.version=$(VERSION)
+# Packages with goroutines or threads; the others gain nothing from the race detector.
+RACE_PKGS := ./cluster/... ./indexer/... ./transport/... ./router/... ./shard/...
+FUZZTIME  ?= 10s
+TRACES    ?= ../shared/traces
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build run test test-unit test-race fuzz smoke conformance bench verify fix clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install system packages that are missing (libzmq3-dev, pkg-config, a C compiler)
+	@deploy/setup.sh
+
+build: setup ## build bin/kvcluster
+	@$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/kvcluster
+
+run: build ## a running node with eight mock workers feeding it, watched live (Ctrl-C ends it)
+	@$(BIN) demo
+
+test: setup verify test-unit test-race fuzz smoke ## everything CI runs: lint, unit, race, short fuzz, smoke
+	@echo "make test: all passed"
+
+test-unit: setup ## unit, property, differential and end-to-end tests, with the audited build
+	$(GO) test -tags invariants ./...
+
+test-race: setup ## the concurrent packages under the race detector
+	$(GO) test -race -short $(RACE_PKGS)
+
+fuzz: setup ## every fuzz target for FUZZTIME each
+	@deploy/fuzz.sh $(FUZZTIME)
+
+smoke: build ## the built binary as a user starts it: demo, queries, clean end
+	@deploy/smoke.sh $(BIN)
+
+conformance: build ## publish vectors and a replay with the engines' own Python libraries, check the answers
+	@deploy/conformance.sh $(BIN)
+
+bench: build ## the index on known work: op list, replay windows, shapes; JSON and chart in bench-out/
+	@mkdir -p bench-out
+	$(BIN) bench index --traces $(TRACES) --out bench-out
+
+verify: setup ## checks that change nothing: vet, format, staticcheck where it can be had, tidy, import direction
+	@deploy/verify.sh
+
+fix: ## apply formatting and go fix
+	gofmt -w $$(git ls-files '*.go')
+	$(GO) fix ./...
+
+clean: ## remove what was built
+	rm -rf bin bench-out
