@@ -44,6 +44,12 @@ type Writer interface {
 	//
 	// Errors are reported late, through the index's fault handler: a frame that
 	// names unknown runs closes that copy and is counted, it does not stop others.
+	// A closed copy holds nothing, is credited with nothing, and ignores frames
+	// until one whose first operation clears all tiers: from there on its content
+	// is known again (that is how a resync begins). Purge forgets it as well.
+	//
+	// A frame that breaks the format is refused: Write returns an error that wraps
+	// ErrFrame and counts a fault, or counts the fault late; nothing is applied.
 	Write(f Frame) error
 	// Written and Applied count frames. Applied may be read from any goroutine
 	// and never exceeds Written; when they are equal, readers see everything.
@@ -106,13 +112,25 @@ type Reader interface {
 	Close()
 }
 
-// Stretch is a piece of a run whose names are live in the same tiers.
+// FaultHandler is told of a frame that was refused, with the identity of the frame
+// and an error that wraps ErrUnknownName or ErrFrame. It is called by the goroutine
+// that applies frames and must not block.
+type FaultHandler func(h Header, err error)
+
+// Stretch is a piece of a run whose names are live in the same tiers. Stretches
+// come run by run, and within a run by position.
 type Stretch struct {
 	Run    Run
 	Start  uint32 // first position
 	Tiers  TierMask
+	Anchor uint64 // root key of the tree (Parent.Anchor of the store), 0 for the group's own root
+	// Path has the local hashes of all blocks above the stretch, from the root on.
+	// A stretch can lie below blocks that its slot no longer holds and that no name
+	// of it reaches; the path is what puts it back in its place. The last Start
+	// entries are the positions of the run itself that come before the stretch.
+	Path   []uint64
 	Parent struct {
-		Root   bool   // the stretch begins at the root of its tree
+		Root   bool   // the stretch begins at the root of its tree: Path is empty
 		Engine uint64 // otherwise: engine hash of the block before it
 	}
 	Locals  []uint64
