@@ -41,7 +41,7 @@ smoke: build ## the built binary as a user starts it: demo, queries, clean end
 	@deploy/smoke.sh $(BIN)
 
 conformance: build ## publish vectors and a replay with the engines' own Python libraries, check the answers
-	@deploy/conformance.sh $(BIN)
+	@chaos/conformance/run.sh $(BIN)
 
 bench: build ## the index on known work: op list, replay windows, shapes; JSON and chart in bench-out/
 	@mkdir -p bench-out

@@ -1,0 +1,143 @@
+// Package client talks to a node over HTTP. It is what the command line uses; it
+// knows the routes of the HTTP contract and turns failures into sentences.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Errors that commands turn into exit codes.
+var (
+	// ErrNoServer: nothing answers at the address.
+	ErrNoServer = errors.New("no node answers")
+	// ErrNotFound: the node answered 404.
+	ErrNotFound = errors.New("not found")
+	// ErrRefused: the node answered with another error status.
+	ErrRefused = errors.New("the node refused")
+)
+
+// Client calls one node. Safe for concurrent use.
+type Client struct {
+	base string
+	http *http.Client
+}
+
+// New returns a client for a base URL such as http://127.0.0.1:8090; a missing
+// scheme means http.
+func New(server string, timeout time.Duration) (*Client, error) {
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("server address %q is not a URL like http://127.0.0.1:8090", server)
+	}
+	return &Client{base: strings.TrimRight(u.String(), "/"), http: &http.Client{Timeout: timeout}}, nil
+}
+
+// Base returns the node's URL.
+func (c *Client) Base() string { return c.base }
+
+// Get fetches path with query parameters; empty values are left out.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
+	q := url.Values{}
+	for k, vs := range query {
+		for _, v := range vs {
+			if v != "" {
+				q.Add(k, v)
+			}
+		}
+	}
+	u := c.base + path
+	if len(q) > 0 {
+		u += "?" + q.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	if err != nil {
+		return err
+	}
+	return c.do(req, out)
+}
+
+// Post sends body as JSON.
+func (c *Client) Post(ctx context.Context, path string, body, out any) error {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(raw))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return c.do(req, out)
+}
+
+// do sends the request. out may be nil, a *[]byte for the raw body, or anything
+// that encoding/json can fill.
+func (c *Client) do(req *http.Request, out any) error {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if ctxErr := req.Context().Err(); ctxErr != nil {
+			return ctxErr
+		}
+		return fmt.Errorf("%w at %s: %w (start one with: kvcluster serve)", ErrNoServer, c.base, errors.Unwrap(err))
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("read the answer of %s: %w", req.URL.Path, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return statusError(resp.StatusCode, raw)
+	}
+	switch out := out.(type) {
+	case nil:
+		return nil
+	case *[]byte:
+		*out = raw
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("the answer of %s is not the JSON that was expected: %w", req.URL.Path, err)
+	}
+	return nil
+}
+
+func statusError(code int, body []byte) error {
+	var e struct{ Error string }
+	text := strings.TrimSpace(string(body))
+	if json.Unmarshal(body, &e) == nil && e.Error != "" {
+		text = e.Error
+	}
+	if text == "" {
+		text = http.StatusText(code)
+	}
+	kind := ErrRefused
+	if code == http.StatusNotFound {
+		kind = ErrNotFound
+	}
+	return &Error{Status: code, Text: text, kind: kind}
+}
+
+// Error is an answer with an error status.
+type Error struct {
+	Status int
+	Text   string
+	kind   error
+}
+
+// Error returns what the node said, with the status.
+func (e *Error) Error() string { return fmt.Sprintf("%s (HTTP %d)", e.Text, e.Status) }
+
+// Unwrap returns ErrNotFound or ErrRefused.
+func (e *Error) Unwrap() error { return e.kind }

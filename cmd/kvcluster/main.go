@@ -1,0 +1,120 @@
+// Command kvcluster runs and operates a sharded index of LLM KV caches.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes, so that scripts can tell what happened.
+const (
+	exitOK       = 0
+	exitFailed   = 1 // the command ran and failed
+	exitUsage    = 2 // the command line, environment or file is wrong
+	exitNotFound = 3 // what was asked for is not there (worker, model)
+	exitNoServer = 4 // no node answers at the given address
+)
+
+// commands is the whole command line.
+type commands struct {
+	Config  string `help:"YAML file with flag names as keys; flags and environment win over it." type:"existingfile" placeholder:"FILE" short:"c"`
+	Verbose bool   `help:"Log debug messages." short:"v"`
+	LogJSON bool   `help:"Log as JSON lines instead of text." name:"log-json"`
+
+	Serve      serveCmd      `cmd:"" help:"Run a node: ingest engine events, index them, answer queries."`
+	Register   registerCmd   `cmd:"" help:"Tell a node about a worker's event stream."`
+	Unregister unregisterCmd `cmd:"" help:"Forget a worker or one of its ranks."`
+	Workers    workersCmd    `cmd:"" help:"List workers and the state of their streams."`
+	Query      queryCmd      `cmd:"" help:"Ask how many leading tokens of a prompt every worker holds."`
+	Status     statusCmd     `cmd:"" help:"Show a node's health, index and streams on one page."`
+	Top        topCmd        `cmd:"" help:"Watch a node: events, blocks, lag, busiest workers."`
+	Mock       mockCmd       `cmd:"" help:"Run mock inference workers that publish real event streams."`
+	Replay     replayCmd     `cmd:"" help:"Publish a recorded stream of event batches, or record one."`
+	Demo       demoCmd       `cmd:"" help:"Run a node and mock workers feeding it, and watch them."`
+	Bench      benchCmd      `cmd:"" help:"Measure the index on known work, answers checked."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
+}
+
+// app is what every command gets besides its own flags.
+type app struct {
+	ctx    context.Context
+	stdout io.Writer
+	stderr io.Writer
+	log    *slog.Logger
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run parses args and runs the command; it returns the exit code. It is main
+// without the process, for tests.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var c commands
+	code := -1
+	parser, err := kong.New(&c,
+		kong.Name("kvcluster"),
+		kong.Description("A sharded index of LLM KV caches: which worker already holds how much of a prompt.\n\nStart with: kvcluster demo"),
+		kong.UsageOnError(),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(n int) { code = n }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.DefaultEnvars("KVCLUSTER"),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "kvcluster: the command line is defined wrongly:", err)
+		return exitFailed
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	if file := configFile(args); file != "" {
+		resolver, err := newFileResolver(file)
+		if err != nil {
+			fmt.Fprintln(stderr, "kvcluster:", err)
+			return exitUsage
+		}
+		parser.Resolvers = append(parser.Resolvers, resolver)
+		if err := resolver.Validate(parser.Model); err != nil {
+			fmt.Fprintln(stderr, "kvcluster:", err)
+			return exitUsage
+		}
+	}
+	kctx, err := parser.Parse(args)
+	if code >= 0 { // --help has been printed
+		return code
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "kvcluster:", err)
+		fmt.Fprintln(stderr, "Try: kvcluster --help")
+		return exitUsage
+	}
+	a := &app{ctx: ctx, stdout: stdout, stderr: stderr, log: newLogger(stderr, c.Verbose, c.LogJSON)}
+	err = kctx.Run(a)
+	if err == nil || errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return exitOK
+	}
+	fmt.Fprintln(stderr, "kvcluster:", err)
+	return exitCode(err)
+}
+
+func newLogger(w io.Writer, verbose, asJSON bool) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if verbose {
+		opts.Level = slog.LevelDebug
+	}
+	if asJSON {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}

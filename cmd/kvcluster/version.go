@@ -1,0 +1,37 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is set at link time from the tag; an untagged build says "devel".
+var version = "devel"
+
+type versionCmd struct {
+	JSON bool `help:"Print JSON." name:"json"`
+}
+
+// Run prints the version, the commit if the build knows it, and the toolchain.
+func (c *versionCmd) Run(a *app) error {
+	v := struct {
+		Version string `json:"version"`
+		Commit  string `json:"commit,omitempty"`
+		Go      string `json:"go"`
+		Target  string `json:"target"`
+	}{Version: version, Go: runtime.Version(), Target: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				v.Commit = s.Value
+			}
+		}
+	}
+	if c.JSON {
+		return json.NewEncoder(a.stdout).Encode(v)
+	}
+	_, err := fmt.Fprintf(a.stdout, "kvcluster %s %s %s %s\n", v.Version, v.Commit, v.Go, v.Target)
+	return err
+}
