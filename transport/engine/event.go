@@ -43,7 +43,9 @@ type Event struct {
 	HasParent bool // nil means no parent; 0 is a hash like any other
 	Parent    uint64
 	// Tokens are the token ids of all blocks, len(Hashes) x BlockSize of them (one
-	// more for Bigram pages: the pairs (t0,t1)(t1,t2).. folded to t0 t1 t2 ..).
+	// more for Bigram pages: the pairs (t0,t1)(t1,t2).. folded to t0 t1 t2 ..). Of
+	// groups that are not prefix-indexable they may be left out: such groups send
+	// few hashes for many tokens, and only their kind is of use.
 	Tokens    []uint32
 	BlockSize uint32
 	Bigram    bool
@@ -51,14 +53,21 @@ type Event struct {
 	// hashes, only a further tier of a hash that is known already.
 	Placeholder bool
 
-	LoraName string // "" = none. Interned by the decoder: no allocation per event
-	Salt     string // "" = none
+	LoraName string // "" = not named. Interned by the decoder: no allocation per event
+	// LoraID is the engine's own number of the adapter, 0 = none. With an empty
+	// LoraName (vLLM before 0.13, SGLang) the blocks belong to an adapter that no
+	// query can name: they must not be credited to the base model.
+	LoraID int64
+	Salt   string // "" = none
 	// Extra holds the untagged extra keys, one entry per key that is neither the
 	// LoRA name nor nil, ordered by block.
 	Extra []ExtraKey
 	// SpecKind is the cache group's kind; see PrefixIndexable.
 	SpecKind SpecKind
-	Session  string
+	Session  string // the request that caused the store, "" = not said
+	// Backend is Mooncake's owner of the pooled copy (also of removals), "" = none.
+	// It is not a routing target.
+	Backend string
 }
 
 // ExtraKey is one entry of vLLM's extra_keys.
@@ -103,13 +112,23 @@ const (
 	SkipMedium                       // a medium that is in no table
 	SkipNotLocal                     // locality REMOTE or unknown
 	SkipForeign                      // owned by something else than the engine
+	SkipIgnored                      // announced as not for us (Dynamo's tag Ignored)
 	NumSkipReasons = iota
 )
 
 // String is the metric label.
 func (r SkipReason) String() string {
-	return [...]string{"malformed", "unknown_tag", "token_count", "medium", "not_local", "foreign"}[r]
+	return [...]string{"malformed", "unknown_tag", "token_count", "medium", "not_local", "foreign", "ignored"}[r]
 }
 
 // SkipCounts counts skipped events by reason.
 type SkipCounts [NumSkipReasons]uint32
+
+// Total is the number of events left out for any reason.
+func (c SkipCounts) Total() int {
+	n := 0
+	for _, v := range c {
+		n += int(v)
+	}
+	return n
+}

@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// reserve takes n elements from an arena. When it is full, a new one begins and
+// what was taken before stays in the old one. The elements are not cleared.
+func reserve[T any](arena []T, n int) (taken, rest []T) {
+	used := len(arena)
+	if cap(arena)-used < n {
+		arena, used = make([]T, 0, max(2*cap(arena), n, 64)), 0
+	}
+	rest = arena[:used+n]
+	return rest[used : used+n : used+n], rest
+}
+
+// readHash reads an engine hash: an integer of any width, bit-cast to u64, or a
+// digest, folded to its last 8 bytes.
+func readHash(b []byte, i int) (h uint64, next int, ok bool) {
+	if i < len(b) && b[i] == tagU64 && len(b)-i >= 9 {
+		return binary.BigEndian.Uint64(b[i+1:]), i + 9, true
+	}
+	if h, _, next, ok = readInt(b, i); ok {
+		return h, next, true
+	}
+	digest, next, ok := readBin(b, i)
+	if !ok || len(digest) == 0 {
+		return 0, i, false
+	}
+	return fold(digest), next, true
+}
+
+func fold(digest []byte) (h uint64) {
+	if n := len(digest); n >= 8 {
+		return binary.BigEndian.Uint64(digest[n-8:])
+	}
+	for _, c := range digest {
+		h = h<<8 | uint64(c)
+	}
+	return h
+}
+
+// hashList reads a list of hashes into the arena.
+func (d *Decoder) hashList(b []byte, i int) ([]uint64, int, error) {
+	n, next, ok := arrayHeader(b, i)
+	if !ok {
+		return nil, i, errShape
+	}
+	if n > d.cfg.MaxHashes-len(d.hashes) {
+		return nil, i, fmt.Errorf("%w: more than %d hashes", ErrTooLarge, d.cfg.MaxHashes)
+	}
+	dst, rest := reserve(d.hashes, n)
+	i = next
+	for k := 0; k < len(dst); k++ {
+		if p := b[i:]; len(p) >= 9 && (p[0] == tagU64 || p[0] == tagI64) {
+			dst[k] = binary.BigEndian.Uint64(p[1:9])
+			i += 9
+			continue
+		}
+		if dst[k], i, ok = readHash(b, i); !ok {
+			return nil, i, errShape
+		}
+	}
+	d.hashes = rest
+	return dst, i, nil
+}
+
+// tokenList reads token ids, flat or in pairs, into the arena.
+func (d *Decoder) tokenList(b []byte, i int) (tokens []uint32, pairs bool, next int, err error) {
+	n, next, ok := arrayHeader(b, i)
+	if !ok {
+		return nil, false, i, errShape
+	}
+	i = next
+	if n == 0 {
+		return nil, false, i, nil
+	}
+	if _, _, ok := arrayHeader(b, i); ok {
+		pairs = true
+		n++
+	}
+	if n > d.cfg.MaxTokens-len(d.tokens) {
+		return nil, false, i, fmt.Errorf("%w: more than %d tokens", ErrTooLarge, d.cfg.MaxTokens)
+	}
+	dst, rest := reserve(d.tokens, n)
+	if pairs {
+		i, ok = decodePairs(dst, b, i)
+	} else {
+		i, ok = decodeTokens(dst, b, i)
+	}
+	if !ok {
+		return nil, false, i, errShape
+	}
+	d.tokens = rest
+	return dst, pairs, i, nil
+}
+
+// decodeTokens fills dst with the integers from i on.
+func decodeTokens(dst []uint32, b []byte, i int) (next int, ok bool) {
+	for k := range dst {
+		if dst[k], i, ok = readToken(b, i); !ok {
+			return i, false
+		}
+	}
+	return i, true
+}
+
+func readToken(b []byte, i int) (uint32, int, bool) {
+	v, neg, next, ok := readInt(b, i)
+	if !ok || neg || v > math.MaxUint32 {
+		return 0, i, false
+	}
+	return uint32(v), next, true
+}
+
+// decodePairs folds len(dst)-1 pairs (t0,t1)(t1,t2).. to t0 t1 t2 .. . Pairs that do
+// not continue each other cannot be folded.
+func decodePairs(dst []uint32, b []byte, i int) (next int, ok bool) {
+	var first, second uint32
+	for k := range len(dst) - 1 {
+		n, body, isArray := arrayHeader(b, i)
+		if !isArray || n != 2 {
+			return i, false
+		}
+		if first, i, ok = readToken(b, body); !ok {
+			return i, false
+		}
+		if k > 0 && first != second {
+			return i, false
+		}
+		if second, i, ok = readToken(b, i); !ok {
+			return i, false
+		}
+		dst[k] = first
+	}
+	dst[len(dst)-1] = second
+	return i, true
+}
+
+// parseObjectKey reads the decimal or 0x number that names a block in a pool.
+func parseObjectKey(key []byte) (uint64, bool) {
+	s := string(key)
+	base := 10
+	if hex, ok := strings.CutPrefix(strings.ToLower(s), "0x"); ok {
+		s, base = hex, 16
+	}
+	v, err := strconv.ParseUint(s, base, 64)
+	return v, err == nil
+}
