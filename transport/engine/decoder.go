@@ -281,6 +281,9 @@ func (d *Decoder) event(b []byte, i int) (int, error) {
 	reason, use := d.finish(b, ev, &f)
 	if !use {
 		d.batch.Skipped[reason]++
+		if reason == SkipMalformed && f.tag != tagStored || reason == SkipMedium && f.tag == tagTierCleared && !f.mediumSaid {
+			d.batch.LostRemovals++
+		}
 		// What the event put into an arena that has since been replaced is garbage.
 		d.hashes = d.hashes[:min(hashes, len(d.hashes))]
 		d.tokens = d.tokens[:min(tokens, len(d.tokens))]

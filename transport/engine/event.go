@@ -26,6 +26,10 @@ type Batch struct {
 	// when bytes follow the envelope.
 	Skipped  SkipCounts
 	Trailing bool
+	// LostRemovals counts the skipped events that may have said that blocks are gone:
+	// malformed removals and clears, and events that do not say what they are. Their
+	// loss can leave a score too high; a skipped store never can.
+	LostRemovals uint32
 }
 
 // Event is one store, removal or clear.
