@@ -29,6 +29,9 @@ type Config struct {
 	// MaxBlocks bounds the blocks held (rule N8: the translator drops, oldest run
 	// first, and says so); 0 = no bound.
 	MaxBlocks int
+	// AwaitAck: a run number is used again only after Acknowledge of the batch that
+	// emptied the run (rule N4). Otherwise it is as soon as End has emitted it.
+	AwaitAck bool
 }
 
 // Store is one store event of the prefix-indexable cache group.
@@ -53,11 +56,12 @@ type Outcome struct {
 	Trimmed     int   // blocks already mapped at that tier: duplicates, re-announcements
 	Attached    int   // orphans that found their parent through this event
 	Orphaned    int   // blocks put into the pool
-	Dropped     int   // blocks removed
+	Forgotten   int   // removed blocks that were still in the pool
+	Dropped     int   // claims ended (one block in one tier)
 	Unknown     int   // removed hashes (or placeholder hashes) that are not mapped
 	Uncredited  int   // blocks left out because their hash or their parent is tainted
 	OrphansLost int   // orphans that fell out of the full pool
-	Shed        int   // blocks dropped for the memory bound
+	Shed        int   // blocks dropped for the memory bound, in all tiers
 	Err         error // the event was rejected whole: wraps ErrRejected or ErrRefused
 }
 
@@ -84,15 +88,15 @@ const (
 
 // Stats counts since the translator began; the gauges are of now.
 type Stats struct {
-	Stored, Claimed, Trimmed, Attached, Orphaned, Dropped uint64 // blocks
-	Unknown, Uncredited, OrphansLost, Shed, Rejected      uint64
-	Held                                                  [indexer.NumTiers]uint64 // gauge: mapped hashes per tier
-	Mapped                                                uint64                   // gauge: mapped hashes
-	Runs                                                  uint64                   // gauge: live runs
-	Orphans                                               uint64                   // gauge: blocks in the pool
-	Tainted                                               uint64                   // gauge: tainted hashes
-	Refused                                               bool
-	Bytes                                                 uint64 // gauge: memory of the map, units and runs
+	Stored, Claimed, Trimmed, Attached, Orphaned, Forgotten, Dropped uint64 // blocks
+	Unknown, Uncredited, OrphansLost, Shed, Rejected                 uint64
+	Held                                                             [indexer.NumTiers]uint64 // gauge: mapped hashes per tier
+	Mapped                                                           uint64                   // gauge: mapped hashes
+	Runs                                                             uint64                   // gauge: live runs
+	Orphans                                                          uint64                   // gauge: blocks in the pool
+	Tainted                                                          uint64                   // gauge: tainted hashes
+	Refused                                                          bool
+	Bytes                                                            uint64 // gauge: memory of the map, units and runs
 }
 
 // Interface is what a source needs of a translator. *Translator keeps it. All
