@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -187,6 +188,11 @@ func TestInvariants(t *testing.T) {
 					delete(waiting, r)
 					break
 				}
+			}
+			if restored := FromImage(c.Image()); !reflect.DeepEqual(restored.Image(), c.Image()) || !reflect.DeepEqual(restored.View(), c.View()) {
+				t.Fatal("a catalog restored from its image differs")
+			} else if rapid.Bool().Draw(t, "restore") {
+				c = restored
 			}
 			seen := map[[2]uint32]bool{}
 			for r := range waiting {
