@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 )
@@ -68,78 +67,6 @@ func (d *Decoder) hashList(b []byte, i int) ([]uint64, int, error) {
 	}
 	d.hashes = rest
 	return dst, i, nil
-}
-
-// tokenList reads token ids, flat or in pairs, into the arena.
-func (d *Decoder) tokenList(b []byte, i int) (tokens []uint32, pairs bool, next int, err error) {
-	n, next, ok := arrayHeader(b, i)
-	if !ok {
-		return nil, false, i, errShape
-	}
-	i = next
-	if n == 0 {
-		return nil, false, i, nil
-	}
-	if _, _, ok := arrayHeader(b, i); ok {
-		pairs = true
-		n++
-	}
-	if n > d.cfg.MaxTokens-len(d.tokens) {
-		return nil, false, i, fmt.Errorf("%w: more than %d tokens", ErrTooLarge, d.cfg.MaxTokens)
-	}
-	dst, rest := reserve(d.tokens, n)
-	if pairs {
-		i, ok = decodePairs(dst, b, i)
-	} else {
-		i, ok = decodeTokens(dst, b, i)
-	}
-	if !ok {
-		return nil, false, i, errShape
-	}
-	d.tokens = rest
-	return dst, pairs, i, nil
-}
-
-// decodeTokens fills dst with the integers from i on.
-func decodeTokens(dst []uint32, b []byte, i int) (next int, ok bool) {
-	for k := range dst {
-		if dst[k], i, ok = readToken(b, i); !ok {
-			return i, false
-		}
-	}
-	return i, true
-}
-
-func readToken(b []byte, i int) (uint32, int, bool) {
-	v, neg, next, ok := readInt(b, i)
-	if !ok || neg || v > math.MaxUint32 {
-		return 0, i, false
-	}
-	return uint32(v), next, true
-}
-
-// decodePairs folds len(dst)-1 pairs (t0,t1)(t1,t2).. to t0 t1 t2 .. . Pairs that do
-// not continue each other cannot be folded.
-func decodePairs(dst []uint32, b []byte, i int) (next int, ok bool) {
-	var first, second uint32
-	for k := range len(dst) - 1 {
-		n, body, isArray := arrayHeader(b, i)
-		if !isArray || n != 2 {
-			return i, false
-		}
-		if first, i, ok = readToken(b, body); !ok {
-			return i, false
-		}
-		if k > 0 && first != second {
-			return i, false
-		}
-		if second, i, ok = readToken(b, i); !ok {
-			return i, false
-		}
-		dst[k] = first
-	}
-	dst[len(dst)-1] = second
-	return i, true
 }
 
 // parseObjectKey reads the decimal or 0x number that names a block in a pool.
