@@ -120,3 +120,15 @@ func (v *View) Worker(instance string) (Worker, bool) {
 
 // Sources returns all sources ordered by ID. The slice belongs to the view.
 func (v *View) Sources() []Source { return v.sources }
+
+// WithSources returns the view with only those sources that keep accepts.
+func (v *View) WithSources(keep func(Source) bool) *View {
+	out := *v
+	out.sources = nil
+	for _, s := range v.sources {
+		if keep(s) {
+			out.sources = append(out.sources, s)
+		}
+	}
+	return &out
+}
