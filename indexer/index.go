@@ -117,6 +117,28 @@ type Reader interface {
 // that applies frames and must not block.
 type FaultHandler func(h Header, err error)
 
+// SequenceQuery asks for the path whose rolling sequence hashes are given.
+type SequenceQuery struct {
+	Group     GroupID
+	Partition PartitionID
+	Anchor    uint64 // as in Query
+	// Before is the sequence hash of the block before the first; it counts only with
+	// an anchor. Without one the first block's sequence hash is its local hash.
+	Before   uint64
+	Sequence []uint64
+}
+
+// SequenceReader is kept by readers that can answer for clients that send sequence
+// hashes (blockhash.NextSequence) instead of local ones. A sequence hash cannot be
+// turned back into a local one, so the tree is walked: of the positions that may follow,
+// the one whose local hash continues the sequence.
+type SequenceReader interface {
+	// AppendPath appends the local hashes of the longest path of the tree whose sequence
+	// hashes begin q.Sequence. Nobody stored a deeper block of it, so the scores of the
+	// appended path are those of the whole sequence.
+	AppendPath(dst []uint64, q SequenceQuery) []uint64
+}
+
 // Stretch is a piece of a run whose names are live in the same tiers. Stretches
 // come run by run, and within a run by position.
 type Stretch struct {
@@ -130,8 +152,10 @@ type Stretch struct {
 	// entries are the positions of the run itself that come before the stretch.
 	Path   []uint64
 	Parent struct {
-		Root   bool   // the stretch begins at the root of its tree: Path is empty
-		Engine uint64 // otherwise: engine hash of the block before it
+		Root bool // the stretch begins at the root of its tree: Path is empty
+		// Engine is otherwise an engine hash of the block before it: of a live name
+		// of the slot if the parent's name is live, else of any name that was there.
+		Engine uint64
 	}
 	Locals  []uint64
 	Engines []uint64
