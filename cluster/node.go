@@ -1,0 +1,180 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvcluster/kvcluster/cluster/ingest"
+	"github.com/kvcluster/kvcluster/cluster/state"
+	"github.com/kvcluster/kvcluster/indexer"
+	"github.com/kvcluster/kvcluster/shard"
+	"github.com/kvcluster/kvcluster/shard/catalog"
+	"github.com/kvcluster/kvcluster/transport"
+)
+
+// purgeTimeout bounds one purge of a retired slot; it is tried again afterwards.
+const purgeTimeout = 30 * time.Second
+
+// Config of a Node.
+type Config struct {
+	Name   string        // member name
+	Ingest ingest.Config // Layout is taken from the log
+}
+
+// Deps is what a node works with.
+type Deps struct {
+	Log     Log
+	Index   indexer.Index
+	Network transport.Network
+	Logger  *slog.Logger // nil = discard
+}
+
+// Node runs one member. Register, Unregister and the read methods may be called from
+// any goroutine, also before Run.
+type Node struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	ingest  *ingest.Manager
+	view    atomic.Pointer[state.View]
+	changed watch
+	purge   chan purgeRequest
+	// pending are the goroutines that carry ingest's commands to the log; life ends
+	// when Run does.
+	pending sync.WaitGroup
+	life    context.Context
+	end     context.CancelFunc
+}
+
+type purgeRequest struct {
+	slot catalog.Retired
+	done func(error)
+}
+
+// New returns a node that does nothing until Run.
+func New(cfg Config, deps Deps) (*Node, error) {
+	if deps.Log == nil || deps.Index == nil || deps.Network == nil {
+		return nil, errors.New("node: log, index and network are required")
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{
+		cfg: cfg, deps: deps, log: deps.Logger.With("component", "node", "node", cfg.Name),
+		purge: make(chan purgeRequest),
+	}
+	n.life, n.end = context.WithCancel(context.Background())
+	deps.Log.Subscribe(n.onView)
+	n.cfg.Ingest.Layout = shard.Layout{Partitions: n.View().Cluster.Partitions}
+	n.cfg.Ingest.Tenure = func(s catalog.Source) uint64 { return n.View().Assignments[s.ID].Tenure }
+	m, err := ingest.New(n.cfg.Ingest, ingest.Deps{
+		Network: deps.Network, Log: commands{n}, NewWriter: deps.Index.NewWriter, Logger: deps.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	n.ingest = m
+	m.Reconcile(n.mine(n.View()))
+	return n, nil
+}
+
+// onView is called by the log with every new view.
+func (n *Node) onView(v *state.View) {
+	n.view.Store(v)
+	if n.ingest != nil {
+		n.ingest.Reconcile(n.mine(v))
+	}
+	n.changed.notify()
+}
+
+// mine leaves the sources that the log gave to this node.
+func (n *Node) mine(v *state.View) *catalog.View {
+	return v.Catalog.WithSources(func(s catalog.Source) bool { return v.Assignments[s.ID].Node == n.cfg.Name })
+}
+
+// View returns the replicated state as this node has applied it.
+func (n *Node) View() *state.View { return n.view.Load() }
+
+// Layout says how the key space is cut.
+func (n *Node) Layout() shard.Layout { return n.cfg.Ingest.Layout }
+
+// Index returns the node's own trees.
+func (n *Node) Index() indexer.Index { return n.deps.Index }
+
+// Ingest returns the node's sources.
+func (n *Node) Ingest() *ingest.Manager { return n.ingest }
+
+// Run works until ctx is done; it returns when every goroutine of the node is gone.
+func (n *Node) Run(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- n.ingest.Run(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			n.end()
+			n.pending.Wait()
+			if err != nil {
+				return fmt.Errorf("node %s: %w", n.cfg.Name, err)
+			}
+			return nil
+		case r := <-n.purge:
+			r.done(n.purgeSlot(ctx, r.slot))
+		}
+	}
+}
+
+// purgeSlot drops what the index may still have of a retired slot and tells the log.
+func (n *Node) purgeSlot(ctx context.Context, r catalog.Retired) error {
+	pctx, cancel := context.WithTimeout(ctx, purgeTimeout)
+	defer cancel()
+	if err := n.deps.Index.Purge(pctx, indexer.GroupID(r.Group), indexer.Slot(r.Slot)); err != nil {
+		return fmt.Errorf("purge slot %d of group %d: %w", r.Slot, r.Group, err)
+	}
+	_, err := n.propose(pctx, state.Command{Purged: &state.Purged{Member: n.cfg.Name, Slot: r}})
+	return err
+}
+
+// propose gives the command an id and turns its outcome into an error.
+func (n *Node) propose(ctx context.Context, c state.Command) (state.Result, error) {
+	c.ID = newCommandID()
+	r, err := n.deps.Log.Propose(ctx, c)
+	if err != nil {
+		return r, err
+	}
+	return r, r.Err()
+}
+
+// Register adds one rank of a worker and gives its source to a node. It returns when
+// the catalog has it, before the stream is connected.
+func (n *Node) Register(ctx context.Context, r catalog.Registration) error {
+	_, err := n.propose(ctx, state.Command{Register: &state.Registration{Registration: r, Node: n.cfg.Name}})
+	return err
+}
+
+// Unregister removes a worker or a rank. It returns when no query sees any of its
+// blocks and their slots are free again, or with ctx's error when that takes longer
+// (the removal then goes on).
+func (n *Node) Unregister(ctx context.Context, u catalog.Unregistration) error {
+	r, err := n.propose(ctx, state.Command{Unregister: &state.Unregister{Unregistration: u}})
+	if err != nil {
+		return err
+	}
+	for {
+		changed := n.changed.next()
+		waiting := n.View().ToPurge[n.cfg.Name]
+		if !slices.ContainsFunc(waiting, func(w catalog.Retired) bool { return slices.Contains(r.Retired, w) }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("unregister %s: its blocks are no longer credited; freeing them goes on: %w", u.Instance, ctx.Err())
+		case <-changed:
+		}
+	}
+}

@@ -1,0 +1,6 @@
+package bench
+
+// ticks reads the time stamp counter.
+//
+//go:noescape
+func ticks() uint64

@@ -1,0 +1,126 @@
+// Package live watches a node over HTTP and draws what it sees: a table that redraws
+// itself on a terminal, one plain line a period elsewhere.
+package live
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kvcluster/kvcluster/cmd/internal/client"
+)
+
+// Snapshot is a node at one moment.
+type Snapshot struct {
+	At       time.Time
+	Ready    bool
+	Models   int
+	Streams  map[string]int // by state
+	Degraded int
+	Held     [4]uint64 // blocks by tier, in the order of Tiers
+	Distinct uint64
+	Reserved uint64
+	Lanes    []Lane
+	Events   uint64 // since the node began
+	Batches  uint64
+	Gaps     uint64
+	Orphans  uint64
+	Lag      time.Duration // largest among the streams
+	Workers  []Worker      // by held blocks, most first
+}
+
+// Tiers are the names of the tiers in the order of Held.
+var Tiers = [4]string{"device", "host_pinned", "disk", "external"}
+
+// Lane is one lane of the index.
+type Lane struct {
+	Queued  uint64 `json:"queued"`
+	Percent uint64 `json:"busy_percent"`
+}
+
+// Worker is one rank of a worker.
+type Worker struct {
+	Instance, Rank, State string
+	Held                  uint64
+	Events                uint64
+	Lag                   time.Duration
+	Remark                string
+}
+
+type statusBody struct {
+	Ready     bool           `json:"ready"`
+	Models    int            `json:"models"`
+	Listeners map[string]int `json:"listeners"`
+	Degraded  int            `json:"degraded_streams"`
+	Index     struct {
+		Held     map[string]uint64 `json:"held_blocks"`
+		Distinct uint64            `json:"distinct_blocks"`
+		Reserved uint64            `json:"reserved_bytes"`
+		Lanes    []Lane            `json:"lanes"`
+	} `json:"index"`
+}
+
+type workerBody struct {
+	Instance  any `json:"instance_id"`
+	Listeners map[string]struct {
+		Status    string            `json:"status"`
+		LastError string            `json:"last_error"`
+		Batches   uint64            `json:"batches"`
+		Events    uint64            `json:"events"`
+		Gaps      uint64            `json:"gaps"`
+		Orphans   uint64            `json:"orphan_blocks"`
+		Held      map[string]uint64 `json:"held"`
+		LagUs     uint64            `json:"lag_us"`
+		Warnings  []string          `json:"warnings"`
+	} `json:"listeners"`
+}
+
+// Take asks a node for its state.
+func Take(ctx context.Context, c *client.Client) (*Snapshot, error) {
+	var st statusBody
+	if err := c.Get(ctx, "/status", nil, &st); err != nil {
+		return nil, err
+	}
+	var ws []workerBody
+	if err := c.Get(ctx, "/workers", nil, &ws); err != nil {
+		return nil, err
+	}
+	s := &Snapshot{
+		At: time.Now(), Ready: st.Ready, Models: st.Models, Streams: st.Listeners, Degraded: st.Degraded,
+		Distinct: st.Index.Distinct, Reserved: st.Index.Reserved, Lanes: st.Index.Lanes,
+	}
+	for i, t := range Tiers {
+		s.Held[i] = st.Index.Held[t]
+	}
+	for _, w := range ws {
+		for rank, l := range w.Listeners {
+			o := Worker{Instance: idText(w.Instance), Rank: rank, State: l.Status, Events: l.Events, Lag: time.Duration(l.LagUs) * time.Microsecond, Remark: l.LastError}
+			if o.Remark == "" && len(l.Warnings) > 0 {
+				o.Remark = l.Warnings[0]
+			}
+			for _, n := range l.Held {
+				o.Held += n
+			}
+			s.Events += l.Events
+			s.Batches += l.Batches
+			s.Gaps += l.Gaps
+			s.Orphans += l.Orphans
+			s.Lag = max(s.Lag, o.Lag)
+			s.Workers = append(s.Workers, o)
+		}
+	}
+	slices.SortFunc(s.Workers, func(a, b Worker) int {
+		return cmp.Or(-cmp.Compare(a.Held, b.Held), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Rank, b.Rank))
+	})
+	return s, nil
+}
+
+func idText(v any) string {
+	if f, ok := v.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
+}
