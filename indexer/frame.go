@@ -102,8 +102,7 @@ func (f Frame) Next(off int, op *Op) int {
 	}
 	head := f[off]
 	n := int(head >> 32)
-	op.Kind, op.Tier = OpKind(head), Tier(head>>8)
-	op.Locals, op.Engines, op.ranges = nil, nil, nil
+	*op = Op{Kind: OpKind(head), Tier: Tier(head >> 8)}
 	off++
 	switch op.Kind {
 	case OpStore:
@@ -159,6 +158,10 @@ func (f Frame) validateOp(off int) (next int, err error) {
 	if tier >= NumTiers && !(kind == OpClear && tier == AllTiers) {
 		return 0, fmt.Errorf("tier %d", tier)
 	}
+	parent := ParentKind(head >> 16)
+	if head>>24&0xff != 0 || kind != OpStore && parent != 0 {
+		return 0, fmt.Errorf("head %#x", head)
+	}
 	off++
 	left := len(f) - off
 	switch kind {
@@ -170,8 +173,11 @@ func (f Frame) validateOp(off int) (next int, err error) {
 		if start+n > MaxRunLength {
 			return 0, fmt.Errorf("store reaches position %d", start+n)
 		}
-		if k := ParentKind(head >> 16); k > ParentName {
-			return 0, fmt.Errorf("parent kind %d", k)
+		if parent > ParentName {
+			return 0, fmt.Errorf("parent kind %d", parent)
+		}
+		if start > 0 && (parent != 0 || f[off+1] != 0) {
+			return 0, fmt.Errorf("extension with a parent")
 		}
 		return off + 2 + 2*n, nil
 	case OpClaim, OpDrop:
