@@ -33,10 +33,12 @@ type Network interface {
 // Run and Post may be called from any goroutine; all other methods only from a
 // function that runs on the loop.
 type Loop interface {
-	// Run works until ctx is done, then closes every socket and returns nil.
+	// Run works until ctx is done, then closes every socket and returns nil. An error
+	// means that it could not start. A loop can be run once.
 	Run(ctx context.Context) error
 	// Post makes fn run on the loop, in the order of the calls. It never blocks
-	// for longer than a lock; after the loop has ended it reports false.
+	// for longer than a lock; once the loop is ending it reports false. A function for
+	// which it reported true runs, even if the loop ends first.
 	Post(fn func()) bool
 
 	// Subscribe opens a SUB socket. It returns before the connection stands; a
@@ -77,9 +79,15 @@ type SubscribeHandler interface {
 	OnMessage(frames [][]byte)
 	// OnConnect: a connection to a publisher now stands (the ZMTP handshake is
 	// done). On a bound socket: one more publisher came.
+	//
+	// On a connecting socket this is the border between two connections: every
+	// message of the earlier one comes before it, every message of the new one after.
+	// The subscription itself reaches the publisher a little later, so the first
+	// messages that it sends now may be missed.
 	OnConnect()
-	// OnDisconnect: a connection was lost; messages may have been lost with it. The
-	// socket reconnects by itself with back-off.
+	// OnDisconnect: a connection was lost; messages may have been lost with it, and
+	// some that were not may still come. The socket reconnects by itself with
+	// back-off. On a bound socket the peer may be one that never became a publisher.
 	OnDisconnect()
 }
 

@@ -1,0 +1,2 @@
+// Package zmq carries engines' streams over libzmq.
+package zmq

@@ -1,0 +1,362 @@
+package zmq
+
+import (
+	"container/heap"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	zmq4 "github.com/pebbe/zmq4"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvcluster/kvcluster/transport"
+)
+
+const (
+	// turnTime bounds how long sockets are drained before posts, timers and
+	// connection events get their turn.
+	turnTime = 5 * time.Millisecond
+	// socketCalls bounds how many receive calls (of batchMessages each) one socket
+	// gets before the next ready one.
+	socketCalls = 4
+	// pollEvents is how many events one epoll call can report.
+	pollEvents = 512
+)
+
+// loop implements transport.Loop.
+type loop struct {
+	net   *Network
+	ctx   *zmq4.Context
+	name  string
+	log   *slog.Logger
+	ended func() // called once, when Run has returned
+
+	// Touched only by the goroutine of Run.
+	epoll      int
+	wakeFD     int
+	events     []unix.EpollEvent
+	slots      []slot // what the epoll events name
+	freeSlots  []int32
+	ready      []*socket // queued for draining, each at most once
+	spare      []*socket
+	batch      batch
+	frames     [][]byte
+	timers     timerHeap
+	timerOrder uint64
+	running    []func() // posts taken by this turn
+	closing    bool
+	// fresh is a moment before the last look at all descriptors: whatever was
+	// signalled before it has been seen.
+	fresh time.Time
+
+	count struct {
+		sockets                                         atomic.Int64
+		messages, bytes, wakeups, connects, disconnects atomic.Uint64
+	}
+
+	mu struct {
+		sync.Mutex
+		posts    []func()
+		sleeping bool // in epoll without a time-out of zero: a post must wake it
+		started  bool
+		ended    bool // posts are refused and wakeFD is closed
+	}
+}
+
+// slot is one descriptor in the epoll set. The generation tells a late event of a
+// closed socket from one of the socket that took its place.
+type slot struct {
+	s          *socket
+	monitor    bool
+	generation int32
+}
+
+// wakeSlot is the event id of wakeFD.
+const wakeSlot = -1
+
+func newLoop(n *Network, ctx *zmq4.Context, name string, ended func()) *loop {
+	return &loop{
+		net: n, ctx: ctx, name: name, ended: ended,
+		log:   n.cfg.Logger.With("loop", name),
+		epoll: -1, wakeFD: -1,
+	}
+}
+
+// Post implements transport.Loop.
+func (l *loop) Post(fn func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.ended {
+		return false
+	}
+	l.mu.posts = append(l.mu.posts, fn)
+	l.wakeLocked()
+	return true
+}
+
+// wakeLocked writes to the descriptor under the lock, because the end of the loop
+// closes it under the same lock.
+func (l *loop) wakeLocked() {
+	if !l.mu.sleeping {
+		return
+	}
+	l.mu.sleeping = false
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	// The only possible failure is a counter near 2^64: then it is awake anyway.
+	_, _ = unix.Write(l.wakeFD, one[:])
+}
+
+// Run implements transport.Loop.
+func (l *loop) Run(ctx context.Context) error {
+	l.mu.Lock()
+	started := l.mu.started
+	l.mu.started = true
+	l.mu.Unlock()
+	if started {
+		return fmt.Errorf("run loop %s: already running or ended: %w", l.name, transport.ErrClosed)
+	}
+	// Not for speed alone: libzmq wants a socket to stay on one thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	if err := l.open(); err != nil {
+		l.end()
+		return fmt.Errorf("run loop %s: %w", l.name, err)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.wakeLocked()
+	})
+	defer stop()
+
+	for ctx.Err() == nil {
+		l.runPosts()
+		now := time.Now()
+		l.runTimers(now)
+		l.poll(ctx)
+		l.drainReady()
+	}
+	l.end()
+	return nil
+}
+
+// open makes the descriptors of the loop.
+func (l *loop) open() error {
+	var err error
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("epoll_create1: %w", err)
+	}
+	if l.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: wakeSlot}
+	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, l.wakeFD, &ev); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	if l.batch, err = newBatch(); err != nil {
+		return err
+	}
+	l.events = make([]unix.EpollEvent, pollEvents)
+	return nil
+}
+
+// end refuses further posts, runs those that were accepted, and closes all.
+func (l *loop) end() {
+	l.closing = true
+	l.mu.Lock()
+	l.mu.ended = true
+	l.mu.sleeping = false
+	if l.wakeFD >= 0 {
+		unix.Close(l.wakeFD)
+	}
+	l.mu.Unlock()
+	l.runPosts()
+	for _, sl := range l.slots {
+		if sl.s != nil {
+			sl.s.Close()
+		}
+	}
+	for _, t := range l.timers {
+		t.index = -1
+	}
+	l.timers = nil
+	if l.epoll >= 0 {
+		unix.Close(l.epoll)
+	}
+	if l.batch.c != nil {
+		l.batch.free()
+		l.batch.c = nil
+	}
+	l.ended()
+}
+
+// runPosts runs what was posted up to now, and nothing that those post.
+func (l *loop) runPosts() {
+	l.mu.Lock()
+	l.running, l.mu.posts = l.mu.posts, l.running[:0]
+	l.mu.Unlock()
+	for i, fn := range l.running {
+		l.running[i] = nil
+		fn()
+	}
+}
+
+// poll looks at all descriptors, and waits when there is nothing else to do.
+func (l *loop) poll(ctx context.Context) {
+	timeout := 0
+	if len(l.ready) == 0 {
+		timeout = l.untilTimer(time.Now())
+	}
+	l.mu.Lock()
+	if len(l.mu.posts) > 0 || ctx.Err() != nil {
+		timeout = 0
+	}
+	l.mu.sleeping = timeout != 0
+	l.mu.Unlock()
+
+	start := time.Now()
+	for {
+		n, err := unix.EpollWait(l.epoll, l.events, timeout)
+		if err != nil {
+			n = 0 // EINTR; anything else cannot happen with these descriptors
+		}
+		now := time.Now()
+		for _, ev := range l.events[:n] {
+			l.signalled(ev)
+		}
+		l.fresh = start
+		// A full answer may hide more. And after a long wait the start says nothing
+		// about events that came just after the kernel looked: look again.
+		if n < len(l.events) && now.Sub(start) < freshFor/2 {
+			break
+		}
+		timeout, start = 0, now
+	}
+	l.count.wakeups.Add(1)
+	l.mu.Lock()
+	l.mu.sleeping = false
+	l.mu.Unlock()
+}
+
+func (l *loop) signalled(ev unix.EpollEvent) {
+	if ev.Fd == wakeSlot {
+		var b [8]byte
+		_, _ = unix.Read(l.wakeFD, b[:]) // empties it; nothing is in the number
+		return
+	}
+	sl := l.slots[ev.Fd]
+	if sl.s == nil || sl.generation != ev.Pad {
+		return
+	}
+	if sl.monitor {
+		sl.s.readMonitor()
+		return
+	}
+	l.enqueue(sl.s)
+}
+
+// enqueue has the socket drained in this turn or the next.
+func (l *loop) enqueue(s *socket) {
+	if !s.queued && !s.closed {
+		s.queued = true
+		l.ready = append(l.ready, s)
+	}
+}
+
+// drainReady gives every ready socket its share, in order. What remains comes
+// after those that became ready meanwhile.
+func (l *loop) drainReady() {
+	if len(l.ready) == 0 {
+		return
+	}
+	list := l.ready
+	l.ready = l.spare[:0]
+	start := time.Now()
+	for i, s := range list {
+		if i > 0 && time.Since(start) > turnTime {
+			// Not looked at yet: they go first in the next turn.
+			rest := append([]*socket(nil), list[i:]...)
+			l.ready = append(rest, l.ready...)
+			break
+		}
+		s.queued = false
+		if s.closed {
+			continue
+		}
+		if more := s.drain(); more {
+			l.enqueue(s)
+		}
+	}
+	clear(list)
+	l.spare = list
+}
+
+// watch adds a descriptor of libzmq to the epoll set. It is edge-triggered: the
+// descriptor is readable whenever the socket has commands waiting, which says
+// little about messages.
+func (l *loop) watch(s *socket, fd int, monitor bool) (int32, error) {
+	var i int32
+	if n := len(l.freeSlots); n > 0 {
+		i = l.freeSlots[n-1]
+		l.freeSlots = l.freeSlots[:n-1]
+	} else {
+		i = int32(len(l.slots))
+		l.slots = append(l.slots, slot{})
+	}
+	sl := &l.slots[i]
+	sl.generation++
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: i, Pad: sl.generation}
+	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		l.freeSlots = append(l.freeSlots, i)
+		return -1, fmt.Errorf("epoll_ctl: %w", err)
+	}
+	sl.s, sl.monitor = s, monitor
+	return i, nil
+}
+
+func (l *loop) unwatch(i int32, fd int) {
+	if i < 0 {
+		return
+	}
+	l.slots[i].s = nil
+	l.freeSlots = append(l.freeSlots, i)
+	// The descriptor is still open here, so this cannot fail.
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+}
+
+// AfterFunc implements transport.Loop.
+func (l *loop) AfterFunc(d time.Duration, fn func()) transport.Timer {
+	l.timerOrder++
+	t := &timer{loop: l, at: time.Now().Add(max(d, 0)), order: l.timerOrder, fn: fn, index: -1}
+	if !l.closing {
+		heap.Push(&l.timers, t)
+	}
+	return t
+}
+
+// Now implements transport.Loop.
+func (l *loop) Now() time.Time { return time.Now() }
+
+// Stats implements transport.Loop.
+func (l *loop) Stats() transport.LoopStats {
+	l.mu.Lock()
+	pending := len(l.mu.posts)
+	l.mu.Unlock()
+	return transport.LoopStats{
+		Name:         l.name,
+		Sockets:      int(l.count.sockets.Load()),
+		Messages:     l.count.messages.Load(),
+		Bytes:        l.count.bytes.Load(),
+		Wakeups:      l.count.wakeups.Load(),
+		Connects:     l.count.connects.Load(),
+		Disconnects:  l.count.disconnects.Load(),
+		PendingPosts: pending,
+	}
+}
