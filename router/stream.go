@@ -1,0 +1,78 @@
+package router
+
+import (
+	"time"
+
+	"github.com/kvcluster/kvcluster/indexer"
+)
+
+// StreamState is the state of a rank's stream as /workers shows it.
+type StreamState string
+
+// The states of a stream.
+const (
+	StreamPending    StreamState = "pending"     // registered, not connected yet
+	StreamBuffering  StreamState = "buffering"   // holding live batches back while older ones are fetched
+	StreamCatchingUp StreamState = "catching_up" // applying replayed batches
+	StreamActive     StreamState = "active"
+	StreamPaused     StreamState = "paused"
+	StreamFailed     StreamState = "failed"
+)
+
+// streamStates is every state, in the order in which one of them decides the state of
+// a whole worker.
+var streamStates = []StreamState{
+	StreamFailed, StreamPending, StreamBuffering, StreamCatchingUp, StreamActive, StreamPaused,
+}
+
+// aggregate returns the state of a worker from those of its ranks.
+func aggregate(states []StreamState) StreamState {
+	for _, s := range streamStates {
+		for _, have := range states {
+			if have == s {
+				return s
+			}
+		}
+	}
+	return StreamPending
+}
+
+// StreamStatus describes the stream of one rank. Counters run since this rank was
+// registered, over all its lives.
+type StreamStatus struct {
+	Instance string
+	Rank     uint32
+	Group    uint32
+	State    StreamState
+	// LastError is the last thing that went wrong, "" for nothing.
+	LastError string
+	// Registered is the time since the registration; LastEvent since the last batch
+	// that carried this rank, negative when there was none yet.
+	Registered time.Duration
+	LastEvent  time.Duration
+
+	Batches uint64
+	Events  uint64
+	Gaps    uint64 // sequence gaps seen
+	Missed  uint64 // batches that were missing in them and did not come back by replay
+	Replays uint64 // replays asked for
+	Lives   uint64 // lives of this rank so far; 1 = never restarted
+
+	// Rejected counts events left out, and RejectedBlocks the blocks in them, by reason
+	// ("malformed", "unknown_tag", "token_count", "block_size", "contradiction", ...).
+	Rejected       map[string]uint64
+	RejectedBlocks map[string]uint64
+	Orphans        uint64 // blocks that wait for their parent, now
+	OrphansLost    uint64 // blocks that fell out of the full pool
+	// BlockSizeMismatches counts stores whose blocks have another size than registered;
+	// SeenBlockSize is the last such size.
+	BlockSizeMismatches uint64
+	SeenBlockSize       uint32
+
+	Held [indexer.NumTiers]uint64 // blocks held now, per tier
+	// Degraded: a gap was not closed, scores may be too low until the stream is rebuilt.
+	Degraded bool
+	// Refused: the engine's hashes do not name prefixes, nothing of it is credited.
+	Refused bool
+	Lag     time.Duration // of the last batch, from the engine's clock to applied; 0 = not known
+}
