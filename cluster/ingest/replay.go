@@ -1,0 +1,308 @@
+package ingest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvcluster/kvcluster/transport"
+	"github.com/kvcluster/kvcluster/transport/engine"
+)
+
+// purpose is why a replay was asked for.
+type purpose uint8
+
+const (
+	join     purpose = iota // no cursor: everything that the engine still has
+	recovery                // a gap on a connection that stands
+	prove                   // a connection that was lost: is it the same engine run?
+	probe                   // a silent stream: has it lost its tail, or restarted?
+)
+
+// replay is one request and its answer. Every request has a socket of its own: replies
+// carry no mark of the request, and those of an abandoned one must not be taken for
+// those of the next. It never waits for the peer: time-outs come from the loop's tick.
+type replay struct {
+	st       *stream
+	purpose  purpose
+	sock     transport.ReplaySocket
+	deadline time.Time
+
+	verify   bool // the first reply must be the cursor's batch
+	verified bool
+	pos      uint64 // latest reply; valid once began
+	began    bool
+	progress bool // it has moved the cursor
+}
+
+func (st *stream) canReplay() bool {
+	return !st.noReplay && st.src.replayEndpoint(st.rank) != ""
+}
+
+// begin asks for a replay from the cursor itself, or from joinFrom without one.
+func (st *stream) begin(p purpose) {
+	st.dropReplay()
+	s := st.src
+	l := s.loop
+	r := &replay{st: st, purpose: p, verify: st.cur.set, deadline: l.tl.Now().Add(l.cfg.ReplayTimeout)}
+	s.dirty = true
+	s.n.Replays++
+	if p == probe {
+		s.n.Probes++
+	}
+	st.rep = r
+	if p != probe {
+		st.state = replaying
+	}
+	sock, err := l.tl.OpenReplay(s.replayEndpoint(st.rank), r)
+	if err == nil {
+		r.sock = sock
+		start := st.joinFrom
+		if r.verify {
+			start = st.cur.seq
+		}
+		err = sock.Request(start)
+	}
+	if err != nil {
+		s.fail("replay from %s: %v", s.replayEndpoint(st.rank), err)
+		st.giveUp(ReplayUnreachable)
+	}
+}
+
+// dropReplay abandons the replay that runs, if any. The caller sets the state.
+func (st *stream) dropReplay() {
+	if st.rep != nil && st.rep.sock != nil {
+		st.rep.sock.Close()
+	}
+	st.rep = nil
+}
+
+// merged says whether the replay has reached the live batches that are held.
+func (st *stream) merged() bool {
+	r := st.rep
+	return st.state == replaying && r != nil && st.cur.set && (!r.verify || r.verified) &&
+		st.held.len() > 0 && st.held.front().seq <= st.cur.seq+1
+}
+
+// finish ends a replay that has done what it was asked for.
+func (st *stream) finish() {
+	st.dropReplay()
+	st.src.dirty = true
+	st.state = live
+	st.attempts = 0
+	st.holeAt.set = false
+	st.heard = st.src.loop.tl.Now()
+	st.proven()
+}
+
+// proven: the engine run is the one of the cursor, as of now.
+func (st *stream) proven() {
+	st.broken = false
+	if b := st.src.bound; b != nil {
+		st.connects, st.disconnects = b.connects, b.disconnects
+	}
+}
+
+func (r *replay) OnConnect() {}
+
+// OnDisconnect: what is missing will not come over this connection. The time-out is
+// brought forward, not taken at once: what was received may be complete.
+func (r *replay) OnDisconnect() {
+	if soon := r.st.src.loop.tl.Now().Add(r.st.src.loop.cfg.RetryMin); r.st.rep == r && soon.Before(r.deadline) {
+		r.deadline = soon
+	}
+}
+
+// OnReply handles one reply.
+func (r *replay) OnReply(frames [][]byte) {
+	st := r.st
+	if st.rep != r {
+		return
+	}
+	_, seq, payload, end, err := engine.ParseReplay(frames)
+	if err != nil {
+		st.src.n.Malformed++
+		st.src.fail("%v", err)
+		return
+	}
+	st.src.dirty = true
+	r.deadline = st.src.loop.tl.Now().Add(st.src.loop.cfg.ReplayTimeout)
+	if end {
+		r.end()
+	} else {
+		r.batch(seq, payload)
+	}
+	st.settle()
+}
+
+func (r *replay) batch(seq uint64, payload []byte) {
+	st := r.st
+	digest := xxh3.Hash(payload)
+	if !r.began {
+		switch {
+		case !r.verify:
+			r.began, r.pos = true, seq-1 // a late start is normal: the buffer has an end
+		case seq < st.cur.seq:
+			return // older than asked for
+		case seq > st.cur.seq:
+			r.startedLate(seq)
+			return
+		case digest != st.cur.digest:
+			st.failed(ReplayOtherContent)
+			st.rebase(restarted, fmt.Sprintf("batch %d has other content than before: the engine restarted", seq), 0)
+			return
+		default:
+			r.began, r.verified, r.pos = true, true, seq
+			if st.merged() {
+				st.finish()
+			}
+			return
+		}
+	}
+	switch {
+	case seq != r.pos+1 && seq <= r.pos:
+		return // repeated
+	case seq != r.pos+1:
+		r.hole(seq)
+		return
+	}
+	r.pos = seq
+	if st.cur.set && seq <= st.cur.seq {
+		return
+	}
+	st.src.n.ReplayedBatches++
+	st.process(seq, digest, payload, nil, true)
+	if st.rep != r {
+		return
+	}
+	r.progress = true
+	st.attempts = 0
+	if st.merged() {
+		st.finish()
+	}
+}
+
+// startedLate: the engine has newer batches than the cursor's, but not that one.
+func (r *replay) startedLate(seq uint64) {
+	st := r.st
+	st.failed(ReplayStartedLate)
+	why := fmt.Sprintf("replay begins at %d, after batch %d", seq, st.cur.seq)
+	st.rebase(r.withoutProof(), why, 0)
+}
+
+// withoutProof says what follows from an answer that does not have the cursor's
+// batch: on a connection that stands the engine run is still the same.
+func (r *replay) withoutProof() lossKind {
+	if r.purpose == recovery && r.st.unbroken() {
+		return lost
+	}
+	return restarted
+}
+
+// hole handles a jump inside an answer.
+func (r *replay) hole(seq uint64) {
+	st := r.st
+	if !st.cur.set || !st.holeAt.set || st.holeAt.seq != st.cur.seq {
+		st.holeAt.set, st.holeAt.seq = true, st.cur.seq
+		st.begin(r.purpose)
+		return
+	}
+	st.failed(ReplayHole)
+	st.rebase(lost, fmt.Sprintf("batches %d to %d are missing in the replay", st.cur.seq+1, seq-1), seq)
+}
+
+// end handles the end marker.
+func (r *replay) end() {
+	st := r.st
+	switch {
+	case r.verify && !r.verified:
+		st.failed(ReplayEmpty)
+		kind := r.withoutProof()
+		st.noReplay = kind == lost
+		st.rebase(kind, fmt.Sprintf("replay has nothing from batch %d on", st.cur.seq), 0)
+	case r.purpose == probe, st.held.len() == 0, !st.cur.set, st.held.front().seq <= st.cur.seq+1:
+		st.finish()
+	case r.progress:
+		st.begin(r.purpose) // batches were published meanwhile
+	default:
+		r.retry(ReplayEndedEarly)
+	}
+}
+
+// timeout: no reply for a while. Publishers lose the end marker along with replies
+// when the reader is slow, so a stop is not yet the end.
+func (r *replay) timeout() {
+	st := r.st
+	switch {
+	case r.purpose == probe:
+		if !r.verified {
+			st.src.n.ProbesSilent++
+		}
+		st.dropReplay()
+	case r.progress:
+		st.begin(r.purpose)
+	case r.verified && st.held.len() == 0:
+		st.finish() // it has nothing more
+	case r.verified:
+		r.retry(ReplayEndedEarly)
+	default:
+		r.retry(ReplaySilent)
+	}
+}
+
+func (r *replay) retry(end ReplayEnd) {
+	st := r.st
+	if st.attempts++; st.attempts >= st.src.loop.cfg.ReplayAttempts {
+		st.giveUp(end)
+		return
+	}
+	st.begin(r.purpose)
+}
+
+func (st *stream) failed(end ReplayEnd) {
+	st.src.n.ReplayFailed[end]++
+	st.src.dirty = true
+}
+
+// giveUp goes on without a replay, by the rules for a source that has none.
+func (st *stream) giveUp(end ReplayEnd) {
+	r := st.rep
+	st.failed(end)
+	st.dropReplay()
+	st.state, st.attempts = live, 0
+	if r.purpose == probe {
+		return
+	}
+	st.noReplay = true
+	why := fmt.Sprintf("replay failed (%v)", end)
+	switch {
+	case r.purpose == join && !st.cur.set: // the first live batch is the baseline
+	case r.purpose != prove && (st.held.len() == 0 || st.held.front().seq <= st.cur.seq+1):
+	case r.purpose == recovery && st.unbroken():
+		st.rebase(lost, why, 0)
+	default:
+		st.rebase(restarted, why, 0)
+	}
+}
+
+// tickProbe asks a silent stream whether it has lost something (rule T5).
+func (st *stream) tickProbe(now time.Time) {
+	s := st.src
+	cfg := s.loop.cfg
+	if cfg.ProbeAfter < 0 || st.state != live || !st.cur.set || !s.connected || st.conflict != nil || s.replayEndpoint(st.rank) == "" {
+		return
+	}
+	if st.probeWait == 0 {
+		st.probeWait = cfg.ProbeAfter
+		st.probeDelay = s.loop.jitter(st.probeWait)
+	}
+	if now.Sub(st.heard) < st.probeDelay {
+		return
+	}
+	st.probeWait = min(2*st.probeWait, cfg.ProbeMax)
+	st.probeDelay = s.loop.jitter(st.probeWait)
+	st.heard = now
+	st.begin(probe)
+	st.settle()
+}

@@ -1,0 +1,399 @@
+package ingest
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvcluster/kvcluster/transport/engine"
+)
+
+type streamState uint8
+
+const (
+	idle      streamState = iota // no connection
+	live                         // batches are applied as they come
+	replaying                    // live batches are held back until a replay has caught up
+)
+
+// lossKind says what is known of an engine whose stream cannot be continued.
+type lossKind uint8
+
+const (
+	// restarted: another engine run, or one that cannot be proved to be the same.
+	restarted lossKind = iota
+	// lost: provably the same run, but batches are missing for good.
+	lost
+)
+
+// cursor is the latest batch that was processed (rule T3). The life is that of the
+// slots.
+type cursor struct {
+	set    bool
+	seq    uint64
+	digest uint64
+}
+
+// stream is one sequence counter: everything that comes over one connected socket, or
+// one rank of a pushing source.
+type stream struct {
+	src   *source
+	rank  int64 // -1: every rank that the batches name
+	state streamState
+	cur   cursor
+	seen  digests
+
+	// broken: the connection that delivered the cursor's batch is gone, and nothing
+	// has proved since that the same engine run goes on.
+	broken bool
+	// Of a pushing source: the socket's connection counters at the latest batch.
+	connects, disconnects uint64
+	// arrived is the number of the latest live batch of this connection, processed or
+	// held. On one connection numbers rise, so one that does not is no delay.
+	arrived struct {
+		set bool
+		seq uint64
+	}
+
+	held     backlog
+	rep      *replay
+	attempts int
+	joinFrom uint64 // a replay without a cursor asks from here on
+	// holeAt is the batch after which a replay jumped. A second jump there is a hole in
+	// the engine's buffer and not a reply lost on the way.
+	holeAt struct {
+		set bool
+		seq uint64
+	}
+	// noReplay: the latest replay failed; go on without, until a batch was processed.
+	noReplay bool
+	rebased  time.Time // latest rebase
+	conflict *conflict
+
+	heard      time.Time // latest sign of life: a live batch, or a replay or probe that ended
+	probeWait  time.Duration
+	probeDelay time.Duration // probeWait, jittered
+}
+
+// conflict is two publishers that send under one name.
+type conflict struct{ connects, disconnects uint64 }
+
+func newStream(s *source, rank int64) *stream {
+	cfg := s.loop.cfg
+	return &stream{
+		src: s, rank: rank,
+		held: backlog{shared: &s.loop.buffers, maxItems: cfg.BufferBatches, maxBytes: cfg.BufferBytes},
+	}
+}
+
+// feeds says whether the stream carries a slot's batches.
+func (st *stream) feeds(sl *slot) bool { return st.rank < 0 || st.rank == int64(sl.rank) }
+
+// used says whether any slot of the stream may hold something.
+func (st *stream) used() bool {
+	for _, sl := range st.src.slots {
+		if st.feeds(sl) && sl.used {
+			return true
+		}
+	}
+	return false
+}
+
+func (st *stream) stop() {
+	st.dropReplay()
+	st.held.clear()
+}
+
+// onConnect: a connection stands. What was held before it must be proved.
+func (st *stream) onConnect() {
+	switch {
+	case !st.broken:
+		st.join()
+	case st.cur.set && st.canReplay():
+		st.begin(prove)
+	default:
+		st.rebase(restarted, "reconnected, and nothing proves that the engine is the same", 0)
+	}
+	st.settle()
+}
+
+// onDisconnect: batches may have been lost with the connection, those held included
+// (what follows them is not known to be consecutive with what comes next).
+func (st *stream) onDisconnect() {
+	st.dropReplay()
+	st.held.clear()
+	st.state = idle
+	st.arrived.set = false
+	st.broken = st.cur.set || st.used()
+}
+
+// join begins to follow the engine, from its oldest batch where it can be asked.
+func (st *stream) join() {
+	if st.canReplay() {
+		st.begin(join)
+		return
+	}
+	st.state = live
+}
+
+// onLive handles a batch from the subscription. b is its content if already decoded.
+func (st *stream) onLive(seq uint64, payload []byte, b *engine.Batch) {
+	s := st.src
+	st.heard = s.lastMsg
+	st.probeWait = 0
+	back := st.arrived.set && seq <= st.arrived.seq
+	st.arrived.set, st.arrived.seq = true, seq
+	if st.conflict != nil && !st.conflictOver() {
+		s.n.Conflicts++
+		return
+	}
+	if st.rep != nil && st.rep.purpose == probe {
+		st.dropReplay() // no longer silent
+	}
+	if st.state == live && st.held.len() == 0 {
+		if st.handle(seq, back, payload, b) {
+			return
+		}
+		back = false // judged: it is where the stream goes on
+	}
+	if n := st.held.push(raw{seq: seq, back: back, payload: bytes.Clone(payload)}); n > 0 {
+		s.n.Overflow += uint64(n)
+	}
+	if st.merged() {
+		st.finish()
+	}
+	st.settle()
+}
+
+// settle processes what is held, as far as the state allows. Every entry from outside
+// ends with it; handlers below only change the state.
+func (st *stream) settle() {
+	for st.state == live && st.held.len() > 0 {
+		r := st.held.pop()
+		if !st.handle(r.seq, r.back, r.payload, nil) {
+			r.back = false
+			st.held.unpop(r)
+		}
+		if st.conflict != nil {
+			st.src.n.Conflicts += uint64(st.held.clear())
+		}
+	}
+}
+
+// handle judges one live batch and processes it. It returns false if the batch has to
+// be looked at again, in another state.
+func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch) bool {
+	digest := xxh3.Hash(payload)
+	if !st.unbroken() {
+		if st.cur.set && st.canReplay() {
+			st.begin(prove)
+		} else {
+			st.rebase(restarted, "reconnected, and nothing proves that the engine is the same", 0)
+		}
+		return false
+	}
+	switch {
+	case !st.cur.set || seq == st.cur.seq+1:
+		return st.process(seq, digest, payload, b, false)
+	case seq > st.cur.seq:
+		return st.gap(seq)
+	}
+	known, ok := st.seen.get(seq)
+	switch {
+	case ok && known == digest:
+		st.src.n.Duplicates++
+		return true
+	case !ok && !back:
+		st.src.n.Duplicates++ // a replay was ahead of it
+		return true
+	}
+	return st.wentBack(seq)
+}
+
+// gap handles a forward jump on an unbroken connection.
+func (st *stream) gap(seq uint64) bool {
+	st.src.n.Gaps++
+	st.src.fail("gap: batch %d came after %d", seq, st.cur.seq)
+	if st.canReplay() {
+		st.begin(recovery)
+	} else {
+		st.rebase(lost, fmt.Sprintf("batches %d to %d are lost, no replay", st.cur.seq+1, seq-1), 0)
+	}
+	return false
+}
+
+// wentBack handles a number that was there before, with other content. A connected
+// publisher that does this has restarted. Where engines push it has only if a
+// connection was made since its last batch: a restart needs one. Otherwise two
+// publishers use one name, and nothing of either can be credited.
+func (st *stream) wentBack(seq uint64) bool {
+	b := st.src.bound
+	if b == nil || b.connects > st.connects {
+		st.rebase(restarted, fmt.Sprintf("sequence went back from %d to %d", st.cur.seq, seq), 0)
+		return false
+	}
+	st.src.n.Conflicts++
+	st.rebase(restarted, "two publishers share a topic and a rank", 0)
+	st.dropReplay()
+	st.state = live
+	st.conflict = &conflict{b.connects, b.disconnects}
+	st.src.fail("two publishers send as rank %d on %s; give each its own topic", st.rank, st.src.spec.Endpoint)
+	return true
+}
+
+// conflictOver ends a conflict once a publisher came or went: the next batch is the
+// beginning of a new life.
+func (st *stream) conflictOver() bool {
+	b := st.src.bound
+	if b == nil || b.connects == st.conflict.connects && b.disconnects == st.conflict.disconnects {
+		return false
+	}
+	st.conflict = nil
+	st.join()
+	return true
+}
+
+// unbroken says whether the batch at hand comes over the connection that the cursor's
+// came over. Where engines push that cannot be seen for each publisher: it is taken as
+// broken if one went and one came since.
+func (st *stream) unbroken() bool {
+	if b := st.src.bound; b != nil && st.cur.set {
+		return !st.broken && !(b.connects > st.connects && b.disconnects > st.disconnects)
+	}
+	return !st.broken
+}
+
+// process applies a batch that is next in line, or the first. It returns false only
+// for a live one that is to be fetched again.
+func (st *stream) process(seq, digest uint64, payload []byte, b *engine.Batch, fromReplay bool) bool {
+	s := st.src
+	if b == nil {
+		var err error
+		if b, err = s.loop.dec.Decode(payload); err != nil {
+			return st.undecodable(seq, err, fromReplay)
+		}
+	}
+	if b.Trailing {
+		s.n.Trailing++
+	}
+	rank, ok := s.rankOf(b)
+	var sl *slot
+	switch {
+	case ok:
+		if sl = s.slots[rank]; sl == nil && len(b.Events) > 0 {
+			sl = s.slotOf(rank)
+		}
+	case len(b.Events) > 0 || b.LostRemovals > 0:
+		s.n.NoRank++
+		s.fail("batch %d names no rank, and %d are registered", seq, len(s.spec.Ranks))
+		if losesRemovals(b) && st.used() {
+			st.advance(seq, digest)
+			st.rebase(lost, "a batch with removals names no rank", seq+1)
+			return true
+		}
+	}
+	st.advance(seq, digest)
+	if sl != nil {
+		sl.deliver(seq, payload, b)
+	}
+	return true
+}
+
+func losesRemovals(b *engine.Batch) bool {
+	if b.LostRemovals > 0 {
+		return true
+	}
+	for i := range b.Events {
+		if b.Events[i].Kind != engine.Stored {
+			return true
+		}
+	}
+	return false
+}
+
+// undecodable: the content of a batch is unknown, which is a loss. Asking once more
+// tells a damaged message from an engine that sends garbage.
+func (st *stream) undecodable(seq uint64, err error, fromReplay bool) bool {
+	s := st.src
+	if !fromReplay && st.cur.set && st.canReplay() && !st.rebasedLately() {
+		st.begin(recovery)
+		return false
+	}
+	s.n.Undecodable++
+	s.fail("batch %d: %v", seq, err)
+	st.rebase(lost, fmt.Sprintf("batch %d cannot be decoded", seq), seq+1)
+	return true
+}
+
+// advance moves the cursor.
+func (st *stream) advance(seq, digest uint64) {
+	st.cur = cursor{set: true, seq: seq, digest: digest}
+	st.seen.add(seq, digest)
+	st.noReplay = false
+	if b := st.src.bound; b != nil {
+		st.connects, st.disconnects = b.connects, b.disconnects
+	}
+}
+
+// rebase gives up the continuity of the stream: what its slots hold is not what the
+// engine holds. They restart as new lives, or are flagged where the engine run is
+// provably the same and the policy says so. next, if not 0, is the first batch of
+// which the content is known again.
+func (st *stream) rebase(kind lossKind, why string, next uint64) {
+	s := st.src
+	st.dropReplay()
+	keep := kind == lost && s.loop.cfg.OnLoss == KeepOnLoss
+	if kind == lost {
+		s.n.Losses++
+	} else {
+		s.n.Restarts++
+	}
+	s.fail("%s", why)
+	for _, sl := range s.sorted() {
+		switch {
+		case !st.feeds(sl):
+		case keep:
+			sl.degrade(why)
+		case kind == lost:
+			sl.n.Degraded++
+			fallthrough
+		default:
+			sl.renew(why)
+		}
+	}
+	st.joinFrom = next
+	if keep && st.cur.set {
+		st.joinFrom = max(next, st.cur.seq+1)
+	}
+	for next > 0 && st.held.len() > 0 && st.held.front().seq < next && !st.held.front().back {
+		st.held.pop()
+	}
+	st.cur = cursor{}
+	st.seen.reset()
+	st.holeAt.set = false
+	st.attempts = 0
+	st.broken = false
+	// A stream that breaks again and again must not have its engine's buffer sent each time.
+	st.noReplay = st.noReplay || st.rebasedLately()
+	st.rebased = s.loop.tl.Now()
+	if s.connected {
+		st.join()
+	}
+}
+
+func (st *stream) rebasedLately() bool {
+	return !st.rebased.IsZero() && st.src.loop.tl.Now().Sub(st.rebased) < st.src.loop.cfg.RestartBackoff
+}
+
+func (st *stream) tick(now time.Time) {
+	if st.rep != nil {
+		if !now.Before(st.rep.deadline) {
+			st.rep.timeout()
+			st.settle()
+		}
+		return
+	}
+	st.tickProbe(now)
+}
