@@ -1,0 +1,48 @@
+package raftlog
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// newHclog gives raft a logger that writes to slog. Raft's INFO lines are about its own
+// workings, so they become debug messages here.
+func newHclog(log *slog.Logger) hclog.Logger {
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Debug, Output: discard{}})
+	l.RegisterSink(sink{log})
+	return l
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+type sink struct{ log *slog.Logger }
+
+// Accept implements hclog.SinkAdapter.
+func (s sink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	out := slog.LevelDebug
+	switch {
+	case level >= hclog.Error:
+		out = slog.LevelError
+	case level == hclog.Warn:
+		out = slog.LevelWarn
+	}
+	for i := range args {
+		if f, ok := args[i].(hclog.Format); ok {
+			args[i] = strings.TrimSpace(strings.Join(strings.Fields(hclogText(f)), " "))
+		}
+	}
+	s.log.Log(context.Background(), out, msg, args...)
+}
+
+func hclogText(f hclog.Format) string {
+	if len(f) == 0 {
+		return ""
+	}
+	text, _ := f[0].(string)
+	return text
+}

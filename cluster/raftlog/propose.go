@@ -1,0 +1,119 @@
+package raftlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/kvcluster/kvcluster/cluster/state"
+)
+
+// Propose implements cluster.Log. On a follower the command goes to the leader. It
+// returns once this server has applied the entry, so that whoever proposed reads its
+// own write.
+func (l *Log) Propose(ctx context.Context, c state.Command) (state.Result, error) {
+	raw, err := c.Encode()
+	if err != nil {
+		return state.Result{}, err
+	}
+	r, err := l.Serve(ctx, raw)
+	if errors.Is(err, ErrNoLeader) {
+		leader, ok := l.Leader()
+		if !ok || leader == raft.ServerID(l.cfg.ServerID) || l.fwd == nil {
+			return state.Result{}, err
+		}
+		r, err = l.fwd.Forward(ctx, leader, raw)
+	}
+	if err != nil {
+		return state.Result{}, err
+	}
+	return r, l.WaitApplied(ctx, r.Index)
+}
+
+// Serve proposes an encoded command on the leader: it is what a forwarded command ends
+// in. On any other server it fails with ErrNoLeader.
+func (l *Log) Serve(ctx context.Context, raw []byte) (state.Result, error) {
+	if l.raft.State() != raft.Leader {
+		return state.Result{}, ErrNoLeader
+	}
+	if err := l.current(); err != nil {
+		return state.Result{}, err
+	}
+	timeout := l.cfg.ApplyTimeout
+	if d, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(d))
+	}
+	f := l.raft.Apply(raw, timeout)
+	switch err := f.Error(); {
+	case err == nil:
+		return f.Response().(state.Result), nil
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		return state.Result{}, ErrNoLeader
+	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown):
+		return state.Result{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	default: // not enqueued in time, or the entry could not be stored
+		return state.Result{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+}
+
+// current makes sure, once for each term, that this leader's state machine has applied
+// everything committed before its term.
+func (l *Log) current() error {
+	term := l.raft.CurrentTerm()
+	l.lead.Lock()
+	defer l.lead.Unlock()
+	if l.lead.term == term {
+		return nil
+	}
+	if err := l.raft.Barrier(l.cfg.ApplyTimeout).Error(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	l.lead.term = term
+	return nil
+}
+
+// ReadIndex returns a log index such that a state that has applied it is no older than
+// this call (rule Q3). Only the leader can answer; others get ErrNoLeader.
+func (l *Log) ReadIndex() (uint64, error) {
+	if l.raft.State() != raft.Leader {
+		return 0, ErrNoLeader
+	}
+	if err := l.current(); err != nil {
+		return 0, err
+	}
+	index := l.raft.CommitIndex()
+	if err := l.raft.VerifyLeader().Error(); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	return index, nil
+}
+
+// WaitApplied returns when this server has applied a log index.
+func (l *Log) WaitApplied(ctx context.Context, index uint64) error {
+	for {
+		changed := l.changed()
+		if l.View().Index >= index || l.raft.AppliedIndex() >= index {
+			return nil
+		}
+		if err := l.pause(ctx, changed); err != nil {
+			return fmt.Errorf("wait for log index %d: %w", index, err)
+		}
+	}
+}
+
+// pause waits for a change of the state, or a little: entries without effect on the
+// state (barriers, configurations) wake nobody.
+func (l *Log) pause(ctx context.Context, changed <-chan struct{}) error {
+	t := time.NewTimer(20 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+	case <-t.C:
+	}
+	return nil
+}
