@@ -1,7 +1,6 @@
 package zmq
 
 import (
-	"container/heap"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcluster/kvcluster/transport"
+	"github.com/kvcluster/kvcluster/transport/internal/timers"
 )
 
 const (
@@ -37,19 +37,18 @@ type loop struct {
 	ended func() // called once, when Run has returned
 
 	// Touched only by the goroutine of Run.
-	epoll      int
-	wakeFD     int
-	events     []unix.EpollEvent
-	slots      []slot // what the epoll events name
-	freeSlots  []int32
-	ready      []*socket // queued for draining, each at most once
-	spare      []*socket
-	batch      batch
-	frames     [][]byte
-	timers     timerHeap
-	timerOrder uint64
-	running    []func() // posts taken by this turn
-	closing    bool
+	epoll     int
+	wakeFD    int
+	events    []unix.EpollEvent
+	slots     []slot // what the epoll events name
+	freeSlots []int32
+	ready     []*socket // queued for draining, each at most once
+	spare     []*socket
+	batch     batch
+	frames    [][]byte
+	timers    timers.Heap
+	running   []func() // posts taken by this turn
+	closing   bool
 	// fresh is a moment before the last look at all descriptors: whatever was
 	// signalled before it has been seen.
 	fresh time.Time
@@ -138,8 +137,7 @@ func (l *loop) Run(ctx context.Context) error {
 
 	for ctx.Err() == nil {
 		l.runPosts()
-		now := time.Now()
-		l.runTimers(now)
+		l.timers.Run(time.Now())
 		l.poll(ctx)
 		l.drainReady()
 	}
@@ -183,10 +181,7 @@ func (l *loop) end() {
 			sl.s.Close()
 		}
 	}
-	for _, t := range l.timers {
-		t.index = -1
-	}
-	l.timers = nil
+	l.timers.Clear()
 	if l.epoll >= 0 {
 		unix.Close(l.epoll)
 	}
@@ -212,7 +207,7 @@ func (l *loop) runPosts() {
 func (l *loop) poll(ctx context.Context) {
 	timeout := 0
 	if len(l.ready) == 0 {
-		timeout = l.untilTimer(time.Now())
+		timeout = l.untilTimer()
 	}
 	l.mu.Lock()
 	if len(l.mu.posts) > 0 || ctx.Err() != nil {
@@ -333,12 +328,22 @@ func (l *loop) unwatch(i int32, fd int) {
 
 // AfterFunc implements transport.Loop.
 func (l *loop) AfterFunc(d time.Duration, fn func()) transport.Timer {
-	l.timerOrder++
-	t := &timer{loop: l, at: time.Now().Add(max(d, 0)), order: l.timerOrder, fn: fn, index: -1}
-	if !l.closing {
-		heap.Push(&l.timers, t)
+	if l.closing {
+		return timers.Expired()
 	}
-	return t
+	return l.timers.Add(time.Now().Add(max(d, 0)), fn)
+}
+
+// untilTimer is how long epoll may wait, in milliseconds, rounded up so that the
+// loop does not wake just before the time; -1 = for ever.
+func (l *loop) untilTimer() int {
+	at, ok := l.timers.Next()
+	if !ok {
+		return -1
+	}
+	const longest = time.Hour // keeps the value within 32 bits
+	d := min(max(time.Until(at), 0), longest)
+	return int((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 // Now implements transport.Loop.
