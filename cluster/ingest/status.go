@@ -94,7 +94,7 @@ type SourceCounters struct {
 type RankCounters struct {
 	Batches uint64
 	Events  [engine.Cleared + 1][NumResults]uint64 // by engine.Kind
-	Skipped engine.SkipCounts
+	Skipped [engine.NumSkipReasons]uint64
 
 	Stored, Claimed, Trimmed, Attached, Orphaned, Dropped uint64 // blocks
 	Unknown, Uncredited, OrphansLost, Shed                uint64 // blocks
