@@ -44,7 +44,7 @@ func (c *collector) streams(e emitter) {
 			if s == nil {
 				continue
 			}
-			degraded += boolValue(s.Degraded)
+			degraded += boolValue(s.Degraded != "")
 			for _, x := range r.warnings(w, rank, s) {
 				warned[x.kind]++
 			}
@@ -88,7 +88,7 @@ func emitStream(e emitter, w catalog.Worker, rank catalog.Rank, s *StreamStatus)
 	for t, n := range s.Held {
 		e.gauge(descStreamHeld, float64(n), with(tierNames[t])...)
 	}
-	e.gauge(descStreamDeg, boolValue(s.Degraded), id...)
+	e.gauge(descStreamDeg, boolValue(s.Degraded != ""), id...)
 	if s.Lag > 0 {
 		e.gauge(descStreamLag, s.Lag.Seconds(), id...)
 	}

@@ -163,8 +163,8 @@ func (r *Router) causes(s *searcher, e *explanation, w catalog.Worker, rank cata
 	case st.LastEvent < 0:
 		add("no_events", "no event of this rank has arrived yet (stream %s)", st.State)
 	}
-	if st.Degraded {
-		add("degraded", "events were lost and not recovered; the block's may be among them")
+	if st.Degraded != "" {
+		add("degraded", "events may be missing, the block's among them: %s", st.Degraded)
 	}
 	if st.Orphans > 0 || st.OrphansLost > 0 {
 		add("orphaned", "%d blocks wait for a parent that was never announced (%d gave up waiting); the block may be among them", st.Orphans, st.OrphansLost)

@@ -91,7 +91,7 @@ func (r *Router) countStreams() (counts map[StreamState]uint64, degraded, warned
 			if s == nil {
 				continue
 			}
-			if s.Degraded {
+			if s.Degraded != "" {
 				degraded++
 			}
 			if len(r.warnings(w, rank, s)) > 0 {

@@ -70,9 +70,12 @@ type StreamStatus struct {
 	SeenBlockSize       uint32
 
 	Held [indexer.NumTiers]uint64 // blocks held now, per tier
-	// Degraded: a gap was not closed, scores may be too low until the stream is rebuilt.
-	Degraded bool
+	// Degraded says why the content is known to be incomplete, "" when it is sound. Scores
+	// may be too low until the stream is rebuilt.
+	Degraded string
 	// Refused: the engine's hashes do not name prefixes, nothing of it is credited.
 	Refused bool
 	Lag     time.Duration // of the last batch, from the engine's clock to applied; 0 = not known
+	// Warnings are further remarks of whoever reads the stream.
+	Warnings []string
 }

@@ -23,7 +23,7 @@ func sortedKeys(m map[string]uint64) []string { return slices.Sorted(maps.Keys(m
 type warning struct{ kind, text string }
 
 // The kinds of warning, for the metric.
-var warningKinds = []string{"silent", "idle_rank", "block_size", "never_matched", "degraded", "refused"}
+var warningKinds = []string{"silent", "idle_rank", "block_size", "never_matched", "degraded", "refused", "stream"}
 
 // queriesBeforeNeverMatched is how many queries of its group a rank with blocks may miss
 // before it is called out: enough that a rank with traffic of its own is among the hits.
@@ -44,8 +44,8 @@ func (r *Router) warnings(w catalog.Worker, rank catalog.Rank, s *StreamStatus) 
 	if s.BlockSizeMismatches > 0 {
 		add("block_size", "%d stores with blocks of %d tokens, registered with %d: they are not indexed", s.BlockSizeMismatches, s.SeenBlockSize, rank.BlockSize)
 	}
-	if s.Degraded {
-		add("degraded", "lost events were not recovered: scores may be too low until the engine restarts or is registered again")
+	if s.Degraded != "" {
+		add("degraded", "scores may be too low until the stream is rebuilt: %s", s.Degraded)
 	}
 	if s.Refused {
 		add("refused", "the engine's hashes do not name prefixes: nothing of it is credited")
@@ -57,6 +57,9 @@ func (r *Router) warnings(w catalog.Worker, rank catalog.Rank, s *StreamStatus) 
 	queries, matched := r.names.usage(w.Group.ID, rank.Life)
 	if held > 0 && !matched && queries >= queriesBeforeNeverMatched {
 		add("never_matched", "%d blocks held and none of %d queries matched one: other tokens, LoRA or salt than the queries have?", held, queries)
+	}
+	for _, text := range s.Warnings {
+		add("stream", "%s", text)
 	}
 	return out
 }

@@ -106,8 +106,8 @@ func (r *Router) appendStream(b []byte, w catalog.Worker, rank catalog.Rank, s *
 	if s.Lag > 0 {
 		b = appendUintField(b, "lag_us", uint64(s.Lag/time.Microsecond))
 	}
-	if s.Degraded {
-		b = append(appendKey(b, "degraded"), "true"...)
+	if s.Degraded != "" {
+		b = appendStringField(b, "degraded", s.Degraded)
 	}
 	if rank.Discovered {
 		b = append(appendKey(b, "discovered"), "true"...)

@@ -1,0 +1,191 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kvcluster/kvcluster/indexer"
+	"github.com/kvcluster/kvcluster/indexer/blockhash"
+	"github.com/kvcluster/kvcluster/shard/catalog"
+)
+
+// tokens returns n tokens and the local hashes of their blocks of 4.
+func tokens(n int) (list string, ids []uint32, locals []uint64) {
+	for i := range n {
+		ids = append(ids, uint32(i*7+3))
+	}
+	list = strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
+	return list, ids, blockhash.AppendTokens(nil, ids, 4, blockhash.Seed)
+}
+
+// The worked example of the score response: a device chain of two blocks on rank 0 and
+// one on rank 1, and what host and disk add.
+func TestWorkedExample(t *testing.T) {
+	f := setup(t, Config{})
+	for rank := range 2 {
+		f.mustPost("/register", fmt.Sprintf(`{"instance_id":7,"dp_rank":%d,"endpoint":"tcp://h:%d","model_name":"m","block_size":16}`, rank, 1000+rank), 201)
+	}
+	path := []uint64{11, 22, 33, 44, 55}
+	f.fake.hold("7", 0, indexer.Device, 0, path[:2]...)
+	f.fake.hold("7", 1, indexer.Device, 0, path[:1]...)
+	f.fake.hold("7", 0, indexer.Host, 2, path[:3]...)
+	f.fake.hold("7", 0, indexer.Disk, 3, path...)
+	f.fake.hold("7", 1, indexer.Disk, 1, path[:2]...)
+	f.post("/query_by_hash", `{"block_hashes":[11,22,33,44,55,66],"model_name":"m"}`).want(t, 200,
+		`{"scores":{"7":{"0":32,"1":16}},"frequencies":[],"instances":{"7":{"longest_matched":80,"gpu":32,"dp":{"0":32,"1":16},"cpu":48,"disk":80}}}`)
+}
+
+func TestQueryTokens(t *testing.T) {
+	f := setup(t, Config{})
+	for _, id := range []string{"1", "2", "10", "name"} {
+		f.register(id, 0)
+	}
+	list, _, locals := tokens(18)
+	f.fake.hold("1", 0, indexer.Device, 0, locals...)
+	f.fake.hold("10", 0, indexer.Device, 0, locals[:2]...)
+	f.fake.hold("10", 0, indexer.Device, 3, locals...) // behind a hole
+	f.fake.hold("2", 0, indexer.External, 0, locals[:3]...)
+	f.fake.hold("name", 0, indexer.Device, 0, 999) // another prompt
+	a := f.post("/query", `{"token_ids":[`+list+`],"model_name":"m","routing_group":"default","tenant_id":"ignored"}`)
+	a.want(t, 200, `{"scores":{"1":{"0":16},"10":{"0":8}},"frequencies":[],"instances":{
+	  "1":{"longest_matched":16,"gpu":16,"dp":{"0":16},"cpu":16,"disk":16},
+	  "10":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8},
+	  "2":{"longest_matched":12,"gpu":0,"dp":{"0":0},"cpu":0,"disk":12}}}`)
+	if i, j := strings.Index(a.body, `"1":{`), strings.Index(a.body, `"10":{`); i > j {
+		t.Errorf("not in order: %s", a.body)
+	}
+	empty := `{"scores":{},"frequencies":[],"instances":{}}`
+	f.post("/query", `{"token_ids":[1,2,3],"model_name":"m"}`).want(t, 200, empty)
+	f.post("/query", `{"token_ids":[],"model_name":"m"}`).want(t, 200, empty)
+	f.post("/query", `{"token_ids":[9,9,9,9,9],"model_name":"m"}`).want(t, 200, empty)
+	f.post("/query_by_hash", `{"block_hashes":[],"model_name":"m"}`).want(t, 200, empty)
+	f.post("/query", `{"token_ids":[1],"model_name":"m","routing_group":"x"}`).want(t, 404, `{"error":"no indexer for model=m routing_group=x"}`)
+	f.post("/query_by_hash", `{"block_hashes":[1],"model_name":"q:\"/"}`).want(t, 404, `{"error":"no indexer for model=q:\"/ routing_group=default"}`)
+}
+
+// LoRA and salt are part of the seed; empty means absent.
+func TestQueryNamespaces(t *testing.T) {
+	f := setup(t, Config{})
+	f.register("1", 0)
+	list, ids, plain := tokens(4)
+	lora := blockhash.AppendTokens(nil, ids, 4, blockhash.NamespaceSeed("adapter-a", ""))
+	both := blockhash.AppendTokens(nil, ids, 4, blockhash.NamespaceSeed("adapter-a", "tenant-a"))
+	f.register("2", 0)
+	f.register("3", 0)
+	f.fake.hold("1", 0, indexer.Device, 0, plain...)
+	f.fake.hold("2", 0, indexer.Device, 0, lora...)
+	f.fake.hold("3", 0, indexer.Device, 0, both...)
+	for fields, want := range map[string]string{
+		``: "1", `,"lora_name":"","cache_salt":""`: "1", `,"lora_name":"adapter-a"`: "2",
+		`,"lora_name":"adapter-a","cache_salt":"tenant-a"`: "3", `,"cache_salt":"tenant-a"`: "",
+	} {
+		scores := decode(t, f.mustPost("/query", `{"token_ids":[`+list+`],"model_name":"m"`+fields+`}`, 200).body).(map[string]any)["scores"].(map[string]any)
+		if _, ok := scores[want]; want == "" && len(scores) != 0 || want != "" && (!ok || len(scores) != 1) {
+			t.Errorf("%s: %v, want instance %q", fields, scores, want)
+		}
+	}
+}
+
+func TestQueryByHashValues(t *testing.T) {
+	f := setup(t, Config{})
+	f.register("1", 0)
+	f.fake.hold("1", 0, indexer.Device, 0, 9143094415614847814, 12124091508212882195)
+	want := `{"scores":{"1":{"0":8}},"frequencies":[],"instances":{"1":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8}}}`
+	f.post("/query_by_hash", `{"block_hashes":[9143094415614847814,-6322652565496669421],"model_name":"m"}`).want(t, 200, want)
+	f.post("/query_by_hash", `{"block_hashes":[9143094415614847814,12124091508212882195],"model_name":"m"}`).want(t, 200, want)
+	f.post("/query_by_hash", `{"seq_hashes":[9143094415614847814,9510318385840434533],"model_name":"m"}`).want(t, 200, want)
+	// The salt is refused before the group is looked for.
+	const refused = `{"error":"cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt"}`
+	f.post("/query_by_hash", `{"block_hashes":[1],"model_name":"none","cache_salt":""}`).want(t, 400, refused)
+	f.post("/query_by_hash", `{"block_hashes":[1],"model_name":"m","cache_salt":"s"}`).want(t, 400, refused)
+	for body, status := range map[string]int{
+		`{"block_hashes":[1],"model_name":"m","cache_salt":null}`:                       200,
+		`{"block_hashes":[18446744073709551615,-9223372036854775808],"model_name":"m"}`: 200,
+		`{"block_hashes":[18446744073709551616],"model_name":"m"}`:                      422,
+		`{"block_hashes":[-9223372036854775809],"model_name":"m"}`:                      422,
+		`{"block_hashes":[1.5],"model_name":"m"}`:                                       422,
+		`{"block_hashes":["1"],"model_name":"m"}`:                                       422,
+		`{"block_hashes":null,"model_name":"m"}`:                                        422,
+		`{"model_name":"m"}`:                                                            422,
+		`{"block_hashes":[1]}`:                                                          422,
+		`{"block_hashes":[1],"seq_hashes":[1],"model_name":"m"}`:                        400,
+		`{"block_hash":[1],"seq_hashes":[2],"model_name":"m"}`:                          400,
+		`{"block_hash":[1],"seq_hashes":[1],"model_name":"m"}`:                          200,
+	} {
+		if a := f.post("/query_by_hash", body); a.status != status {
+			t.Errorf("%s: %d %s, want %d", body, a.status, a.body, status)
+		}
+	}
+}
+
+// Where engines send EAGLE pages a slot's chain is of one kind or the other; the larger
+// depth counts for each slot.
+func TestQueryBigram(t *testing.T) {
+	f := setup(t, Config{})
+	f.register("1", 0)
+	f.register("2", 0)
+	list, ids, plain := tokens(13)
+	pages := blockhash.Content{Tokens: ids, BlockSize: 4, Window: 5}.AppendLocals(nil, blockhash.Seed)
+	f.fake.hold("1", 0, indexer.Device, 0, plain[:2]...)
+	f.fake.hold("2", 0, indexer.Device, 0, pages...)
+	g, _ := f.fake.rank("1", 0)
+	query := `{"token_ids":[` + list + `],"model_name":"m"}`
+	f.post("/query", query).want(t, 200, `{"scores":{"1":{"0":8}},"frequencies":[],"instances":{"1":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8}}}`)
+	f.fake.bigram[g.ID] = true
+	f.post("/query", query).want(t, 200, `{"scores":{"1":{"0":8},"2":{"0":12}},"frequencies":[],"instances":{
+	  "1":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8},"2":{"longest_matched":12,"gpu":12,"dp":{"0":12},"cpu":12,"disk":12}}}`)
+}
+
+// A slot that changes hands while a query runs is credited to nobody: neither to the one
+// who had it nor to the one who gets it.
+func TestSlotChangesHands(t *testing.T) {
+	empty := `{"scores":{},"frequencies":[],"instances":{}}`
+	for _, purged := range []bool{false, true} {
+		f := setup(t, Config{})
+		f.register("keep", 0)
+		f.register("old", 0)
+		_, slot := f.fake.rank("old", 0)
+		f.fake.hold("old", 0, indexer.Device, 0, 1, 2)
+		f.fake.onMatch = func(f *fakeCluster) {
+			f.onMatch = nil
+			f.index++
+			retired, err := f.catalog.Unregister(f.index, catalog.Unregistration{Instance: "old", Model: "m"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !purged { // the blocks are still seen, the slot belongs to nobody
+				return
+			}
+			f.purge(retired[0])
+			f.index++
+			if err := f.catalog.Register(f.index, catalog.Registration{Instance: "new", Group: catalog.GroupKey{Model: "m", RoutingGroup: "default"}, BlockSize: 4, Endpoint: "tcp://h:1"}); err != nil {
+				t.Fatal(err)
+			}
+			g, again := f.rank("new", 0)
+			if again != slot {
+				t.Fatalf("slot %d was not reused: %d", slot, again)
+			}
+			f.holdSlot(g.ID, again, indexer.Device, 0, []uint64{1, 2})
+		}
+		f.post("/query_by_hash", `{"block_hashes":[1,2],"model_name":"m"}`).want(t, 200, empty)
+		if purged { // the next query knows the new holder
+			f.post("/query_by_hash", `{"block_hashes":[1,2],"model_name":"m"}`).want(t, 200,
+				`{"scores":{"new":{"0":8}},"frequencies":[],"instances":{"new":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8}}}`)
+		}
+	}
+}
+
+func TestIncompleteAnswers(t *testing.T) {
+	f := setup(t, Config{})
+	f.register("1", 0)
+	f.fake.hold("1", 0, indexer.Device, 0, 1)
+	f.fake.lacks = Completeness{Partial: true, Missing: []string{"partition 5"}, Stale: true}
+	a := f.post("/query_by_hash", `{"block_hashes":[1],"model_name":"m"}`)
+	a.want(t, 200, `{"scores":{"1":{"0":4}},"frequencies":[],"instances":{"1":{"longest_matched":4,"gpu":4,"dp":{"0":4},"cpu":4,"disk":4}},"partial":true,"missing":["partition 5"],"stale":true}`)
+	if a.header.Get("X-Kvcluster-Partial") != "partition 5" || a.header.Get("X-Kvcluster-Stale") != "true" {
+		t.Errorf("headers: %v", a.header)
+	}
+	f.post("/query_by_hash", `{"block_hashes":[1],"model":"m","block_size":4}`).want(t, 200,
+		`{"default":{"1":{"longest_matched":4,"GPU":4,"DP":{"0":4},"CPU":0,"DISK":0,"partial":true,"missing":["partition 5"],"stale":true}}}`)
+}
