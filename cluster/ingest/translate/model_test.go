@@ -201,8 +201,8 @@ func (m *model) contradicts(s Store) bool {
 // tagOf is the 16-bit tag of a path.
 func tagOf(c *modelClaim, path []uint64) uint16 {
 	var spaces spaceTable
-	spaces.init()
-	tag := spaces.tag(spaces.intern(c.lora, c.salt))
+	spaces.init(c.lora, c.salt)
+	tag := spaces.tag(0)
 	for _, h := range path {
 		tag = mixTag(tag, h)
 	}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/kvcluster/kvcluster/indexer"
@@ -218,9 +219,10 @@ func (t *Translator) poolStretch(s *Store, parent uint64, i, j int, out *Outcome
 // attach stores the orphans that wait below freshly mapped blocks, and those
 // below them.
 func (t *Translator) attach(out *Outcome) {
-	for len(t.fresh) > 0 && t.pool.len() > 0 {
-		id := t.fresh[len(t.fresh)-1]
-		t.fresh = t.fresh[:len(t.fresh)-1]
+	sc := t.scratch
+	for len(sc.fresh) > 0 && t.pool.len() > 0 {
+		id := sc.fresh[len(sc.fresh)-1]
+		sc.fresh = sc.fresh[:len(sc.fresh)-1]
 		for {
 			c, ok := t.pool.firstChild(t.blocks.key(id))
 			if !ok {
@@ -229,13 +231,13 @@ func (t *Translator) attach(out *Outcome) {
 			t.attachChain(id, c, out)
 		}
 	}
-	t.fresh = t.fresh[:0]
+	t.flushRanges()
 }
 
 // attachChain stores orphan h below block id, and after it first children as long
-// as they fit into the same store; the rest is found again through t.fresh.
+// as they fit into the same store; the rest is found again through the fresh list.
 func (t *Translator) attachChain(id uint32, h uint64, out *Outcome) {
-	ns := t.runs.list[t.blocks.run(id)].ns
+	ns := t.runs.at(t.blocks.run(id)).ns
 	o, _ := t.pool.get(h)
 	if g := t.pool.group(o); !t.spaces.agrees(ns, g.lora, g.salt) {
 		t.taintHash(h)
@@ -243,7 +245,8 @@ func (t *Translator) attachChain(id uint32, h uint64, out *Outcome) {
 		return
 	}
 	tier := lowest(o.tiers)
-	t.engines, t.locals, t.masks = t.engines[:0], t.locals[:0], t.masks[:0]
+	sc := t.scratch
+	sc.engines, sc.locals, sc.masks = sc.engines[:0], sc.locals[:0], sc.masks[:0]
 	seed := t.spaces.seed(ns)
 	for ok := true; ok; {
 		o, _ = t.pool.get(h)
@@ -251,28 +254,23 @@ func (t *Translator) attachChain(id uint32, h uint64, out *Outcome) {
 		if lowest(o.tiers) != tier || !t.spaces.agrees(ns, g.lora, g.salt) {
 			break
 		}
-		t.engines = append(t.engines, h)
-		t.locals = appendLocals(t.locals, g.content, int(o.index), int(o.index)+1, seed)
-		t.masks = append(t.masks, o.tiers)
+		sc.engines = append(sc.engines, h)
+		sc.locals = appendLocals(sc.locals, g.content, int(o.index), int(o.index)+1, seed)
+		sc.masks = append(sc.masks, o.tiers)
 		t.pool.remove(h)
 		h, ok = t.pool.firstChild(h)
 	}
-	t.storeStretch(place{kind: atBlock, id: id, ns: ns}, tier, t.engines, blockhash.Content{Locals: t.locals}, 0)
-	out.Attached += len(t.engines)
-	for i, e := range t.engines {
-		if m := t.masks[i] &^ tier.Mask(); m != 0 {
+	t.storeStretch(place{kind: atBlock, id: id, ns: ns}, tier, sc.engines, blockhash.Content{Locals: sc.locals}, 0, nil)
+	out.Attached += len(sc.engines)
+	for i, e := range sc.engines {
+		if m := sc.masks[i] &^ tier.Mask(); m != 0 {
 			t.claimRest(t.blocks.find(e), e, m, out)
 		}
 	}
 }
 
 func lowest(m indexer.TierMask) indexer.Tier {
-	for tier := range indexer.Tier(indexer.NumTiers) {
-		if m.Has(tier) {
-			return tier
-		}
-	}
-	return indexer.AllTiers
+	return indexer.Tier(bits.TrailingZeros8(uint8(m)))
 }
 
 // subContent is the content of blocks i..j.

@@ -1,86 +1,119 @@
 package translate
 
-import "github.com/kvcluster/kvcluster/indexer"
+import (
+	"math/bits"
 
-// pendingRange is a stretch of dropped positions that may still grow.
-type pendingRange struct {
-	part uint32
-	run  uint32
-	wire indexer.Run
-	from int
-	to   int // exclusive; 0 = none
-	tier indexer.Tier
-}
+	"github.com/kvcluster/kvcluster/indexer"
+)
+
+// removeBatch bounds the hashes probed at once, so that what the probes brought
+// into the cache is still there when it is used.
+const removeBatch = 512
 
 // Remove translates one removal event: each hash loses its claim in one tier.
-// Hashes that are not mapped there are counted, nothing else happens to them.
+// Hashes that have none there are counted, nothing else happens to them.
 func (t *Translator) Remove(tier indexer.Tier, engines []uint64) Outcome {
 	t.mustBeOpen()
 	var out Outcome
 	if tier >= indexer.NumTiers {
 		out.Unknown = len(engines)
-		return t.count(out)
+		t.count(&out)
+		return out
 	}
-	for _, h := range engines {
-		id := t.blocks.find(h)
-		switch {
-		case id != 0 && t.blocks.tiers(id).Has(tier):
-			if t.copies.take(h, tier) {
-				out.Trimmed++ // one of several copies: the claim stays
-				continue
-			}
-			t.drop(id, tier)
-			out.Dropped++
-		case id == 0 && t.pool.holds(h, tier):
-			if t.copies.take(h, tier) {
-				out.Trimmed++
-				continue
-			}
-			t.pool.dropTier(h, tier)
-			out.Forgotten++
-		default:
+	for len(engines) > 0 {
+		n := min(len(engines), removeBatch)
+		t.remove(tier, engines[:n], &out)
+		engines = engines[n:]
+	}
+	t.flushRanges()
+	t.blocks.fit()
+	t.count(&out)
+	return out
+}
+
+func (t *Translator) remove(tier indexer.Tier, engines []uint64, out *Outcome) {
+	m := &t.blocks
+	if m.count == 0 {
+		for _, h := range engines {
+			t.removeUnmapped(h, tier, out)
+		}
+		return
+	}
+	probes := t.scratch.probes(len(engines))
+	m.probe(engines, probes)
+	var cur, have, dead uint32 // unit in hand; its positions held in the tier, and to be dropped
+	for i, h := range engines {
+		p := &probes[i]
+		id := m.resolve(h, p)
+		if id == 0 {
+			t.removeUnmapped(h, tier, out)
+			continue
+		}
+		if id>>2 != cur {
+			t.dropUnit(cur, dead, tier)
+			cur, dead = id>>2, 0
+			have = m.tierBits(cur, tier)
+		}
+		bit := uint32(1) << (id & 3)
+		if have&^dead&bit == 0 {
 			out.Unknown++
+			continue
+		}
+		if t.copies.take(h, tier) {
+			out.Trimmed++ // one of several copies: the claim stays
+			continue
+		}
+		dead |= bit
+		out.Dropped++
+		if m.lower == nil || t.blocks.tiers(id) == tier.Mask() {
+			m.eraseProbed(h, id, p)
 		}
 	}
-	t.flushDrop()
-	return t.count(out)
+	t.dropUnit(cur, dead, tier)
 }
 
-// drop ends the claim of one tier. The range is emitted by flushDrop at the latest.
-func (t *Translator) drop(id uint32, tier indexer.Tier) {
-	run, pos := t.blocks.run(id), t.blocks.pos(id)
-	rec := &t.runs.list[run]
-	p := &t.pending
+// removeUnmapped handles a removed hash that is not mapped: it may be in the pool.
+func (t *Translator) removeUnmapped(h uint64, tier indexer.Tier, out *Outcome) {
 	switch {
-	case p.to != 0 && p.run == run && p.tier == tier && pos+1 == p.from:
-		p.from--
-	case p.to != 0 && p.run == run && p.tier == tier && pos == p.to:
-		p.to++
+	case !t.pool.holds(h, tier):
+		out.Unknown++
+	case t.copies.take(h, tier):
+		out.Trimmed++
 	default:
-		t.flushDrop()
-		*p = pendingRange{part: rec.part, run: run, wire: rec.wire, from: pos, to: pos + 1, tier: tier}
-	}
-	t.stats.Held[tier]--
-	if t.blocks.dropTier(id, tier) {
-		t.release(run, 1)
+		t.pool.dropTier(h, tier)
+		out.Forgotten++
 	}
 }
 
-// release takes n blocks off a run that lost them in all tiers.
-func (t *Translator) release(run uint32, n int) {
-	rec := &t.runs.list[run]
-	if rec.blocks -= n; rec.blocks == 0 {
-		t.flushDrop()
+// dropUnit ends one tier for the positions in dead of a unit. Entries of positions
+// that no tier holds any more are erased by the caller.
+func (t *Translator) dropUnit(u, dead uint32, tier indexer.Tier) {
+	if dead == 0 {
+		return
+	}
+	m := &t.blocks
+	word := m.unit(u)[0]
+	run, base := uint32(word&runMask), unitPos(word)
+	rec := t.runs.at(run)
+	t.stats.Held[tier] -= uint64(bits.OnesCount32(dead))
+	for d := dead; d != 0; {
+		from := bits.TrailingZeros32(d)
+		n := bits.TrailingZeros32(^(d >> from))
+		t.addRange(indexer.OpDrop, tier, run, rec, base+from, n)
+		d &^= (1<<n - 1) << from
+	}
+	m.clearTierBits(u, dead, tier)
+	if m.liveBits(u) == 0 {
+		m.freeUnit(u)
+		t.releaseUnit(run, rec)
+	}
+}
+
+// releaseUnit takes a freed unit off its run.
+func (t *Translator) releaseUnit(run uint32, rec *runRecord) {
+	if rec.extent -= oneUnit; rec.units() == 0 {
 		t.spaces.release(rec.ns)
 		t.runs.retire(&t.parts, run)
-	}
-}
-
-func (t *Translator) flushDrop() {
-	p := &t.pending
-	if p.to != 0 {
-		t.builder(p.part).Drop(p.tier, indexer.MakeRange(p.wire, p.from, p.to-p.from))
-		p.to = 0
 	}
 }
 
@@ -94,24 +127,20 @@ func (t *Translator) Clear(tier indexer.Tier) Outcome {
 	case tier < indexer.NumTiers:
 		out.Dropped = t.clearTier(tier)
 	}
-	return t.count(out)
+	t.count(&out)
+	return out
 }
 
 // clearAll drops every claim and every orphan, and returns the number of claims.
 func (t *Translator) clearAll() int {
-	n := 0
+	n := t.sendClear(indexer.AllTiers)
 	for tier := range t.stats.Held {
 		n += int(t.stats.Held[tier])
 		t.stats.Held[tier] = 0
 	}
-	for p := range t.parts.list {
-		if t.parts.list[p].runs > 0 {
-			t.builder(uint32(p)).Clear(indexer.AllTiers)
-		}
-	}
 	t.blocks.reset()
-	t.runs.each(func(run uint32) {
-		t.spaces.release(t.runs.list[run].ns)
+	t.runs.each(func(run uint32, rec *runRecord) {
+		t.spaces.release(rec.ns)
 		t.runs.retire(&t.parts, run)
 	})
 	t.pool.clear(indexer.AllTiers)
@@ -120,69 +149,31 @@ func (t *Translator) clearAll() int {
 }
 
 func (t *Translator) clearTier(tier indexer.Tier) int {
-	n := int(t.stats.Held[tier])
+	n := t.sendClear(tier) + int(t.stats.Held[tier])
 	t.stats.Held[tier] = 0
+	t.blocks.eachUnit(func(u uint32) {
+		set := t.blocks.tierBits(u, tier)
+		if set == 0 {
+			return
+		}
+		run := uint32(t.blocks.unit(u)[0] & runMask)
+		if _, freed := t.blocks.dropTiers(u, set, tier); freed {
+			t.releaseUnit(run, t.runs.at(run))
+		}
+	})
+	t.pool.clear(tier)
+	t.copies.clear(tier)
+	t.blocks.fit()
+	return n
+}
+
+// sendClear puts a clear into the frame of every partition where the slot holds
+// anything. It returns 0.
+func (t *Translator) sendClear(tier indexer.Tier) int {
 	for p := range t.parts.list {
 		if t.parts.list[p].runs > 0 {
 			t.builder(uint32(p)).Clear(tier)
 		}
 	}
-	t.blocks.each(func(id uint32) {
-		if t.blocks.tiers(id).Has(tier) {
-			run := t.blocks.run(id)
-			if t.blocks.dropTier(id, tier) {
-				t.release(run, 1)
-			}
-		}
-	})
-	t.pool.clear(tier)
-	t.copies.clear(tier)
-	return n
-}
-
-// Shed drops about n blocks for the memory bound.
-func (t *Translator) Shed(n int) Outcome {
-	t.mustBeOpen()
-	var out Outcome
-	t.shed(n, &out)
-	return t.count(out)
-}
-
-// shed drops up to n blocks in all tiers. Policy: a clock hand goes over the runs
-// in the order of their records; a run that was extended, re-announced or built
-// upon since the hand last passed is spared once; any other loses blocks from its
-// end on, so that what remains is still a prefix.
-func (t *Translator) shed(n int, out *Outcome) {
-	for n > 0 && t.blocks.len() > 0 {
-		if int(t.clock) >= len(t.runs.list) {
-			t.clock = 0
-		}
-		rec := &t.runs.list[t.clock]
-		if rec.blocks == 0 || rec.touched {
-			rec.touched = false
-			t.clock++
-			continue
-		}
-		got := t.shedRun(t.clock, n)
-		out.Shed += got
-		n -= got
-	}
-	t.flushDrop()
-}
-
-// shedRun drops up to n of a run's blocks, last first, and returns how many.
-func (t *Translator) shedRun(run uint32, n int) int {
-	ids := t.blocks.ofRun(run)
-	if len(ids) > n {
-		ids = ids[len(ids)-n:]
-	}
-	for tier := range indexer.Tier(indexer.NumTiers) {
-		for i := len(ids) - 1; i >= 0; i-- {
-			if id := ids[i]; t.blocks.tiers(id).Has(tier) {
-				t.copies.forget(t.blocks.key(id))
-				t.drop(id, tier)
-			}
-		}
-	}
-	return len(ids)
+	return 0
 }

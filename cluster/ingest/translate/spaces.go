@@ -17,7 +17,11 @@ type space struct {
 	runs int
 }
 
-func (s *spaceTable) init() { s.byKey = map[spaceKey]uint32{} }
+// init interns the namespace of root blocks that name none; it is number 0 and stays.
+func (s *spaceTable) init(lora, salt string) {
+	s.byKey = map[spaceKey]uint32{}
+	s.hold(s.intern(lora, salt))
+}
 
 // intern returns the number of a namespace. It is good until the next intern,
 // unless a run holds it by then.

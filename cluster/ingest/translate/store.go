@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/indexer/blockhash"
@@ -10,9 +11,9 @@ import (
 // place is where the next block of an event hangs.
 type place struct {
 	kind placeKind
-	id   uint32 // atBlock: the block
+	id   uint32 // the block above, if mapped
+	ns   uint32 // atRoot, or id != 0: namespace
 	hash uint64 // atOrphan: engine hash of the predecessor
-	ns   uint32 // atRoot, atBlock: namespace
 }
 
 type placeKind uint8
@@ -43,15 +44,29 @@ func (t *Translator) Store(s Store) Outcome {
 	default:
 		t.storeBlocks(&s, &out)
 	}
-	return t.count(out)
+	t.count(&out)
+	return out
 }
 
 func (t *Translator) storeBlocks(s *Store, out *Outcome) {
-	ids := t.lookupAll(s.Engines)
-	at, why := t.startPlace(s)
-	if at.kind == atRoot {
+	n := len(s.Engines)
+	t.blocks.reserve(n)
+	t.blocks.reserveUnits(n/4 + 2)
+	parent, ids, probes, mapped := t.lookupAll(s)
+	at, why := t.startPlace(s, parent)
+	if at.kind == atRoot && at.ns != 0 {
 		t.spaces.hold(at.ns)
 		defer t.spaces.release(at.ns)
+	}
+	if why == "" && mapped == 0 && at.kind <= atBlock && len(t.taint) == 0 && t.pool.len() == 0 && n <= indexer.MaxRunLength/2 {
+		// All hashes are new: they are one stretch, and only a hash that occurs twice
+		// can contradict, which entering them finds.
+		if _, ok := t.storeStretch(at, s.Tier, s.Engines, s.Content, 0, probes); ok {
+			out.Stored = n
+			t.keepBound(out)
+			return
+		}
+		why = "a hash occurs twice"
 	}
 	if why == "" {
 		why = t.contradiction(s, at, ids)
@@ -60,31 +75,63 @@ func (t *Translator) storeBlocks(s *Store, out *Outcome) {
 		for _, h := range s.Engines {
 			t.taintHash(h)
 		}
-		out.Uncredited = len(s.Engines)
-		out.Err = fmt.Errorf("store of %d blocks: %w: %s", len(s.Engines), ErrRejected, why)
+		out.Uncredited = n
+		out.Err = fmt.Errorf("store of %d blocks: %w: %s", n, ErrRejected, why)
 		t.checkTaint(out)
 		return
 	}
+	t.scratch.fresh = t.scratch.fresh[:0]
 	t.apply(s, at, ids, out)
 	t.attach(out)
 	t.checkTaint(out)
-	if t.cfg.MaxBlocks > 0 && t.blocks.len() > t.cfg.MaxBlocks {
-		t.shed(t.blocks.len()-t.cfg.MaxBlocks, out)
+	t.keepBound(out)
+}
+
+func (t *Translator) keepBound(out *Outcome) {
+	if over := t.blocks.len() - t.cfg.MaxBlocks; over > 0 {
+		t.shed(over, out)
 	}
 }
 
-// lookupAll finds the block of every hash.
-func (t *Translator) lookupAll(engines []uint64) []uint32 {
-	t.ids = t.ids[:0]
-	for _, h := range engines {
-		t.ids = append(t.ids, t.blocks.find(h))
+// lookupAll finds the blocks of the parent and of every hash, in one batch.
+func (t *Translator) lookupAll(s *Store) (parent uint32, ids []uint32, probes []probe, mapped int) {
+	sc := t.scratch
+	keys := sc.keys[:0]
+	if s.HasParent {
+		keys = append(keys, s.Parent)
 	}
-	return t.ids
+	keys = append(keys, s.Engines...)
+	sc.keys = keys
+	probes = sc.probes(len(keys))
+	t.blocks.probe(keys, probes)
+	if s.HasParent {
+		parent = t.blocks.resolve(s.Parent, &probes[0])
+		probes = probes[1:]
+	}
+	if cap(sc.ids) < len(s.Engines) {
+		sc.ids = make([]uint32, len(s.Engines)*3/2)
+	}
+	ids = sc.ids[:len(s.Engines)]
+	probes = probes[:len(ids)]
+	for i := range ids {
+		p := &probes[i]
+		if p.found&probeMatch == 0 && p.found&probeEnds != 0 {
+			ids[i] = 0
+			continue
+		}
+		if ids[i] = t.blocks.resolve(s.Engines[i], p); ids[i] != 0 {
+			mapped++
+		}
+	}
+	return parent, ids, probes, mapped
 }
 
 // startPlace resolves the parent and the namespace of an event.
-func (t *Translator) startPlace(s *Store) (at place, why string) {
+func (t *Translator) startPlace(s *Store, parent uint32) (at place, why string) {
 	if !s.HasParent {
+		if s.Lora == "" && s.Salt == "" {
+			return place{kind: atRoot}, ""
+		}
 		lora, salt := s.Lora, s.Salt
 		if lora == "" {
 			lora = t.cfg.Lora
@@ -94,70 +141,83 @@ func (t *Translator) startPlace(s *Store) (at place, why string) {
 		}
 		return place{kind: atRoot, ns: t.spaces.intern(lora, salt)}, ""
 	}
-	if id := t.blocks.find(s.Parent); id != 0 {
-		ns := t.runs.list[t.blocks.run(id)].ns
-		if !t.spaces.agrees(ns, s.Lora, s.Salt) {
-			return at, "namespace differs from the parent's"
+	at = place{kind: atOrphan, id: parent, hash: s.Parent}
+	if parent != 0 {
+		at.kind, at.ns = atBlock, t.runs.at(t.blocks.run(parent)).ns
+		if !t.spaces.agrees(at.ns, s.Lora, s.Salt) {
+			why = "namespace differs from the parent's"
 		}
-		if t.tainted(s.Parent) {
-			return place{kind: atTainted, id: id, ns: ns}, ""
-		}
-		return place{kind: atBlock, id: id, ns: ns}, ""
 	}
 	if t.tainted(s.Parent) {
-		return place{kind: atTainted}, ""
+		at.kind = atTainted
 	}
-	return place{kind: atOrphan, hash: s.Parent}, ""
+	return at, why
 }
 
 // contradiction is the check of rule N2 over a whole event, before anything of it
 // is applied. It returns "" or the reason.
 func (t *Translator) contradiction(s *Store, at place, ids []uint32) string {
+	if t.scratch.duplicate(t.scratch.keys) {
+		return "a hash occurs twice"
+	}
 	known := at.kind == atRoot || at.id != 0 // is the path so far known?
-	var tag uint16
 	ns, prev := at.ns, at.id
-	if at.kind == atRoot {
-		tag = t.spaces.tag(at.ns)
-	} else if at.id != 0 {
-		tag = t.blocks.tag(at.id)
-	}
-	seen := make(map[uint64]struct{}, len(s.Engines)+1)
-	if s.HasParent {
-		seen[s.Parent] = struct{}{}
-	}
+	tag := t.tagAt(at)
+	above, hasAbove := s.Parent, s.HasParent
 	for i, h := range s.Engines {
-		if _, twice := seen[h]; twice {
-			return "a hash occurs twice"
+		if id := ids[i]; id != 0 {
+			if why := t.mappedElsewhere(s, id, known, ns, prev, tag, above, hasAbove); why != "" {
+				return why
+			}
+			known, ns, tag, prev = true, t.runs.at(t.blocks.run(id)).ns, t.blocks.tag(id), id
+		} else {
+			if o, ok := t.pool.get(h); ok {
+				if !hasAbove || o.parent != above {
+					return "an orphan gets another parent"
+				}
+				if g := t.pool.group(o); differ(g.lora, s.Lora) || differ(g.salt, s.Salt) {
+					return "an orphan gets another namespace"
+				}
+			}
+			tag, prev = mixTag(tag, h), 0
 		}
-		seen[h] = struct{}{}
-		id := ids[i]
-		if id != 0 {
-			rec := &t.runs.list[t.blocks.run(id)]
-			if known && !t.blocks.follows(prev, id) &&
-				(rec.ns != ns || t.blocks.tag(id) != mixTag(tag, h)) {
-				return "a mapped hash is stored on another path"
-			}
-			if !known && !t.spaces.agrees(rec.ns, s.Lora, s.Salt) {
-				return "a mapped hash is stored in another namespace"
-			}
-			known, ns, tag, prev = true, rec.ns, t.blocks.tag(id), id
-			continue
-		}
-		if o, ok := t.pool.get(h); ok {
-			hasPrev, p := i > 0 || s.HasParent, s.Parent
-			if i > 0 {
-				p = s.Engines[i-1]
-			}
-			if !hasPrev || o.parent != p {
-				return "an orphan gets another parent"
-			}
-			if g := t.pool.group(o); differ(g.lora, s.Lora) || differ(g.salt, s.Salt) {
-				return "an orphan gets another namespace"
-			}
-		}
-		tag, prev = mixTag(tag, h), 0
+		above, hasAbove = h, true
 	}
 	return ""
+}
+
+// mappedElsewhere says why a mapped hash of an event cannot be the block it is
+// mapped to. prev is the block above in the event, if mapped; tag the path tag
+// there, if known.
+func (t *Translator) mappedElsewhere(s *Store, id uint32, known bool, ns, prev uint32, tag uint16, above uint64, hasAbove bool) string {
+	rec := t.runs.at(t.blocks.run(id))
+	if !known {
+		if !t.spaces.agrees(rec.ns, s.Lora, s.Salt) {
+			return "a mapped hash is stored in another namespace"
+		}
+		return ""
+	}
+	if t.blocks.follows(prev, id) {
+		return "" // the same two names: the same path
+	}
+	// The hash of the block before it is exact where its unit still has it; the tag
+	// decides the rest.
+	if id&3 != 0 && (!hasAbove || t.blocks.key(id-1) != above) ||
+		rec.ns != ns || t.blocks.tag(id) != mixTag(tag, t.blocks.key(id)) {
+		return "a mapped hash is stored on another path"
+	}
+	return ""
+}
+
+// tagAt is the path tag above the next block, 0 if the path is not known.
+func (t *Translator) tagAt(at place) uint16 {
+	switch {
+	case at.kind == atRoot:
+		return t.spaces.tag(at.ns)
+	case at.id != 0:
+		return t.blocks.tag(at.id)
+	}
+	return 0
 }
 
 // apply carries out an event that passed the check.
@@ -177,94 +237,169 @@ func (t *Translator) apply(s *Store, at place, ids []uint32, out *Outcome) {
 		case ids[i] != 0:
 			id := ids[i]
 			t.claim(id, h, s.Tier, out)
-			at = place{kind: atBlock, id: id, ns: t.runs.list[t.blocks.run(id)].ns}
+			at = place{kind: atBlock, id: id, ns: t.runs.at(t.blocks.run(id)).ns}
 			i++
-		case at.kind == atOrphan:
-			j := i + 1
-			for j < n && ids[j] == 0 && !t.tainted(s.Engines[j]) {
-				j++
-			}
-			t.poolStretch(s, at.hash, i, j, out)
-			at.hash = s.Engines[j-1]
-			i = j
 		default:
 			j := i + 1
 			for j < n && ids[j] == 0 && !t.tainted(s.Engines[j]) {
 				j++
 			}
-			at = t.storeStretch(at, s.Tier, s.Engines[i:j], s.Content, i)
-			t.adoptPooled(s, i, j, out)
+			if at.kind == atOrphan {
+				t.poolStretch(s, at.hash, i, j, out)
+				at.hash = s.Engines[j-1]
+			} else {
+				at, _ = t.storeStretch(at, s.Tier, s.Engines[i:j], s.Content, i, nil)
+				t.adoptPooled(s, i, j, out)
+			}
 			i = j
 		}
 	}
+	t.flushRanges()
 }
 
 // claim gives a mapped block a further tier, or counts a duplicate.
 func (t *Translator) claim(id uint32, h uint64, tier indexer.Tier, out *Outcome) {
-	run := t.blocks.run(id)
-	t.runs.list[run].touched = true
+	rec := t.runs.at(t.blocks.run(id))
+	rec.touch()
 	if t.blocks.tiers(id).Has(tier) {
 		t.copies.add(h, tier)
 		out.Trimmed++
 		return
 	}
-	t.blocks.addTier(id, tier)
+	t.blocks.setTier(id, tier)
 	t.stats.Held[tier]++
 	out.Claimed++
-	rec := &t.runs.list[run]
-	t.builder(rec.part).Claim(tier, indexer.MakeRange(rec.wire, t.blocks.pos(id), 1))
+	t.addRange(indexer.OpClaim, tier, t.blocks.run(id), rec, t.blocks.pos(id), 1)
 }
 
 // storeStretch maps hashes that are all new, extending the run of the predecessor
-// when it is that run's tip, and returns the place after the last.
-func (t *Translator) storeStretch(at place, tier indexer.Tier, engines []uint64, c blockhash.Content, first int) place {
+// when it is that run's tip, and returns the place after the last. With probes, of
+// the table as it is, the hashes may contain duplicates: if so nothing is changed
+// and ok is false. Without, they may not. The stretch is at most half a run long
+// when probes are given.
+func (t *Translator) storeStretch(at place, tier indexer.Tier, engines []uint64, c blockhash.Content, first int, probes []probe) (after place, ok bool) {
 	seed := t.spaces.seed(at.ns)
 	for done := 0; done < len(engines); {
-		run, start, parent := t.openRun(at, c, first+done, seed)
+		room := 1
+		if probes != nil {
+			room = len(engines)
+		}
+		run, start, parent := t.openRun(at, c, first+done, seed, room)
 		m := min(len(engines)-done, indexer.MaxRunLength-start)
-		rec := &t.runs.list[run]
-		locals, column := t.builder(rec.part).Store(tier, rec.wire, uint32(start), parent, m)
+		rec := t.runs.at(run)
+		column := engines[done : done+m]
+		p := probes
+		if p == nil {
+			t.blocks.reserve(m)
+			t.blocks.reserveUnits(m/4 + 2)
+			p = t.scratch.probes(m)
+			t.blocks.probe(column, p)
+		}
+		last, ok := t.mapRun(at, run, rec, start, tier, column, p)
+		if !ok {
+			return at, false
+		}
+		locals, copied := t.builder(uint32(rec.part)).Store(tier, rec.name(), uint32(start), parent, m)
 		appendLocals(locals[:0], c, first+done, first+done+m, seed)
-		copy(column, engines[done:done+m])
-		at = t.mapRun(at, run, start, tier, column)
+		copy(copied, column)
+		at = place{kind: atBlock, id: last, ns: at.ns}
 		done += m
 	}
-	return at
+	return at, true
 }
 
 // openRun returns the run that takes the blocks after at, and its length: the
-// predecessor's run when that ends there (rule N3), or a new one.
-func (t *Translator) openRun(at place, c blockhash.Content, first int, seed uint64) (run uint32, start int, parent indexer.Parent) {
+// predecessor's run when that ends there and has room (rule N3), or a new one.
+func (t *Translator) openRun(at place, c blockhash.Content, first int, seed uint64, room int) (run uint32, start int, parent indexer.Parent) {
 	if at.kind == atRoot {
-		return t.runs.open(&t.parts, t.parts.index(t.cfg.Partition(firstLocal(c, first, seed))), t.spaces.hold(at.ns)), 0, indexer.Parent{}
+		part := t.parts.index(t.cfg.Partition(firstLocal(c, first, seed)))
+		return t.runs.open(&t.parts, part, t.spaces.hold(at.ns)), 0, parent
 	}
-	prev, pos := t.blocks.run(at.id), t.blocks.pos(at.id)
-	rec := &t.runs.list[prev]
-	rec.touched = true
-	if pos == rec.length-1 && rec.length < indexer.MaxRunLength {
-		return prev, rec.length, parent
+	word := t.blocks.unit(at.id >> 2)[0]
+	prev, pos := uint32(word&runMask), unitPos(word)+int(at.id&3)
+	rec := t.runs.at(prev)
+	rec.touch()
+	if n := rec.length(); pos == n-1 && n+room <= indexer.MaxRunLength {
+		return prev, n, parent
 	}
-	parent = indexer.Parent{Kind: indexer.ParentName, Run: rec.wire, Pos: uint32(pos)}
-	return t.runs.open(&t.parts, rec.part, t.spaces.hold(at.ns)), 0, parent
+	parent = indexer.Parent{Kind: indexer.ParentName, Run: rec.name(), Pos: uint32(pos)}
+	return t.runs.open(&t.parts, uint32(rec.part), t.spaces.hold(at.ns)), 0, parent
 }
 
-// mapRun enters hashes as positions start.. of a run.
-func (t *Translator) mapRun(at place, run uint32, start int, tier indexer.Tier, engines []uint64) place {
-	tag := t.spaces.tag(at.ns)
-	if at.kind == atBlock {
-		tag = t.blocks.tag(at.id)
+// mapRun enters hashes as positions start.. of a run and returns the last block.
+// If a hash occurs twice it undoes everything, the opening of the run included.
+func (t *Translator) mapRun(at place, run uint32, rec *runRecord, start int, tier indexer.Tier, engines []uint64, probes []probe) (last uint32, ok bool) {
+	m := &t.blocks
+	tag := t.tagAt(at)
+	keep := t.pool.len() > 0
+	probes = probes[:len(engines)]
+	for i := 0; i < len(engines); {
+		pos := start + i
+		off := uint32(pos & 3)
+		u := at.id >> 2
+		if off == 0 {
+			u = m.allocUnit()
+			m.unit(u)[0] = packUnit(run, pos, tag)
+			rec.extent += oneUnit
+		}
+		unit := m.unit(u)
+		n := min(4-int(off), len(engines)-i)
+		for j := range n {
+			h := engines[i+j]
+			slot := off + uint32(j)
+			unit[1+slot] = h
+			tag = mixTag(tag, h)
+			if !m.add(h, u<<2|slot, &probes[i+j]) {
+				t.unmapRun(rec, run, start, u, engines[:i+j])
+				return 0, false
+			}
+			if keep {
+				t.scratch.fresh = append(t.scratch.fresh, u<<2|slot)
+			}
+		}
+		set := uint32(1<<n-1) << off
+		if tier == indexer.Device {
+			unit[0] |= uint64(set) << maskShift
+		} else {
+			m.lowerWord(u)[u%chunkUnits] |= uint16(set) << (4 * (tier - 1))
+		}
+		last = u<<2 | (off + uint32(n) - 1)
+		i += n
 	}
-	rec := &t.runs.list[run]
-	var id uint32
-	for i, h := range engines {
-		tag = mixTag(tag, h)
-		id = t.blocks.insert(h, run, start+i, tier, tag)
-		t.fresh = append(t.fresh, id)
-	}
-	rec.length = start + len(engines)
-	rec.blocks += len(engines)
+	rec.extent += uint32(len(engines)) + uint32(start) - rec.extent&lengthMask
 	t.stats.Held[tier] += uint64(len(engines))
-	return place{kind: atBlock, id: id, ns: at.ns}
+	return last, true
+}
+
+// unmapRun undoes a mapRun that entered the hashes in done and was in unit u.
+func (t *Translator) unmapRun(rec *runRecord, run uint32, start int, u uint32, done []uint64) {
+	m := &t.blocks
+	free := func(u uint32) {
+		m.freeUnit(u)
+		rec.extent -= oneUnit
+	}
+	if (start+len(done))&3 == 0 {
+		free(u) // was just begun
+	}
+	for i := len(done) - 1; i >= 0; i-- {
+		home, tag := m.hash(done[i])
+		id, b, slot := m.search(done[i], home, tag)
+		m.eraseAt(home, b, slot)
+		if pos := start + i; pos&3 == 0 {
+			free(id >> 2)
+		} else if i == 0 {
+			// The unit that the run's tip was in before: its further positions go.
+			m.unit(id >> 2)[0] &^= uint64(0xf<<(pos&3)&0xf) << maskShift
+			if m.lower != nil {
+				keep := uint16(1<<(pos&3)-1) * 0x111
+				m.lowerWord(id >> 2)[id>>2%chunkUnits] &= keep
+			}
+		}
+	}
+	if rec.extent == 0 {
+		t.spaces.release(rec.ns)
+		t.runs.cancel(&t.parts, run)
+	}
 }
 
 // adoptPooled takes blocks i..j of an event, which have just been stored, out of
@@ -289,10 +424,8 @@ func (t *Translator) adoptPooled(s *Store, i, j int, out *Outcome) {
 
 // claimRest claims the tiers of mask that a block does not have yet.
 func (t *Translator) claimRest(id uint32, h uint64, mask indexer.TierMask, out *Outcome) {
-	for tier := range indexer.Tier(indexer.NumTiers) {
-		if mask.Has(tier) && !t.blocks.tiers(id).Has(tier) {
-			t.claim(id, h, tier, out)
-		}
+	for mask &^= t.blocks.tiers(id); mask != 0; mask &= mask - 1 {
+		t.claim(id, h, indexer.Tier(bits.TrailingZeros8(uint8(mask))), out)
 	}
 }
 
@@ -310,4 +443,5 @@ func (t *Translator) placeholder(s *Store, out *Outcome) {
 			out.Unknown++
 		}
 	}
+	t.flushRanges()
 }

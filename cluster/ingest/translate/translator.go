@@ -15,27 +15,23 @@ const (
 // Translator turns the events of one slot into frames. It belongs to one
 // goroutine; nothing in it is safe for concurrent use.
 type Translator struct {
-	cfg    Config
-	blocks blockMap
+	blocks  blockMap
+	scratch *Scratch
+	seq     uint64
+	open    bool // between Begin and End
+	refused bool
+	pending [indexer.NumTiers]pendingRange
+	taint   map[uint64]struct{}
+	copies  copyCounts
+	stats   Stats
+
 	runs   runTable
 	parts  partTable
 	spaces spaceTable
 	pool   orphanPool
-	taint  map[uint64]struct{}
-	copies copyCounts
-
-	stats   Stats
-	refused bool
-	open    bool // between Begin and End
-	seq     uint64
-
-	ids     []uint32 // per hash of the event: its block, 0 = not mapped
-	fresh   []uint32 // blocks mapped by this event whose orphans have not been looked for
-	pending pendingRange
-	clock   uint32 // next run that the shed policy looks at
-	locals  []uint64
-	engines []uint64
-	masks   []indexer.TierMask
+	shedAt uint32 // unit that the shed policy looks at next, going down
+	shedNo uint16 // its passes so far
+	cfg    Config
 }
 
 var _ Interface = (*Translator)(nil)
@@ -51,10 +47,16 @@ func New(cfg Config) *Translator {
 	if cfg.MaxTainted <= 0 {
 		cfg.MaxTainted = defaultMaxTainted
 	}
-	t := &Translator{cfg: cfg, taint: map[uint64]struct{}{}}
-	t.blocks.init()
-	t.runs.init()
-	t.spaces.init()
+	if cfg.MaxBlocks <= 0 || cfg.MaxBlocks > maxHeld {
+		cfg.MaxBlocks = maxHeld
+	}
+	t := &Translator{cfg: cfg, scratch: cfg.Scratch, taint: map[uint64]struct{}{}}
+	if t.scratch == nil {
+		t.scratch = NewScratch()
+	}
+	t.blocks.init(cfg.Memory, t.scratch)
+	t.runs.init(cfg.Memory)
+	t.spaces.init(cfg.Lora, cfg.Salt)
 	t.pool.init(cfg.MaxOrphanBlocks)
 	t.copies.init(cfg.CountCopies)
 	return t
@@ -62,8 +64,8 @@ func New(cfg Config) *Translator {
 
 // Close gives the memory back. The translator must not be used afterwards.
 func (t *Translator) Close() {
-	t.blocks = blockMap{}
-	t.runs = runTable{}
+	t.blocks.reset()
+	t.runs.close()
 	t.pool = orphanPool{}
 }
 
@@ -84,7 +86,7 @@ func (t *Translator) End(emit func(indexer.Frame) error) error {
 	t.open = false
 	var errs []error
 	for _, p := range t.parts.active {
-		if err := emit(t.parts.builder(p).Frame()); err != nil {
+		if err := emit(t.builder(p).Frame()); err != nil {
 			errs = append(errs, fmt.Errorf("frame of partition %d, sequence %d: %w", t.parts.list[p].id, t.seq, err))
 		}
 	}
@@ -124,7 +126,7 @@ func (t *Translator) Stats() Stats {
 	s.Orphans = uint64(t.pool.len())
 	s.Tainted = uint64(len(t.taint))
 	s.Refused = t.refused
-	s.Bytes = t.blocks.bytes() + t.runs.bytes()
+	s.Bytes = t.blocks.bytes() + t.runs.bytes() + t.parts.bytes()
 	return s
 }
 
@@ -170,7 +172,7 @@ func (t *Translator) checkTaint(out *Outcome) {
 	out.Err = fmt.Errorf("%w: more than %d hashes contradict each other", ErrRefused, t.cfg.MaxTainted)
 }
 
-func (t *Translator) count(out Outcome) Outcome {
+func (t *Translator) count(out *Outcome) {
 	s := &t.stats
 	s.Stored += uint64(out.Stored)
 	s.Claimed += uint64(out.Claimed)
@@ -186,5 +188,4 @@ func (t *Translator) count(out Outcome) Outcome {
 	if out.Err != nil {
 		s.Rejected++
 	}
-	return out
 }

@@ -26,12 +26,16 @@ type Config struct {
 	// MaxTainted bounds the hashes known not to name a prefix; beyond it the slot is
 	// refused: nothing more is credited to it. 0 = 65,536.
 	MaxTainted int
-	// MaxBlocks bounds the blocks held (rule N8: the translator drops, oldest run
-	// first, and says so); 0 = no bound.
+	// MaxBlocks bounds the blocks held (rule N8: the translator drops and says so,
+	// see Shed); 0 = 2^27, which is also the most.
 	MaxBlocks int
 	// AwaitAck: a run number is used again only after Acknowledge of the batch that
 	// emptied the run (rule N4). Otherwise it is as soon as End has emitted it.
 	AwaitAck bool
+	// Memory is shared by the translators of a process; nil means the Go heap.
+	Memory *Memory
+	// Scratch is shared by the translators of one goroutine; nil means an own one.
+	Scratch *Scratch
 }
 
 // Store is one store event of the prefix-indexable cache group.
@@ -111,7 +115,9 @@ type Interface interface {
 	// End closes the batch and gives every frame of it to emit, at most one for each
 	// partition. The frames are valid until the next Begin.
 	End(emit func(indexer.Frame) error) error
-	// Shed drops about n blocks for the memory bound, within a batch.
+	// Shed drops at least n blocks, if it has them, and at most three more, within a
+	// batch. Runs that were extended, re-announced or built upon lately are spared;
+	// the others lose blocks from their end on.
 	Shed(n int) Outcome
 	// Lookup says what is known of a hash.
 	Lookup(engine uint64) HashState

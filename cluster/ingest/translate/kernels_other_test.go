@@ -1,0 +1,5 @@
+//go:build !amd64 || race || purego
+
+package translate
+
+func allKernels() []namedKernel { return []namedKernel{{"go", kernelGo}} }

@@ -1,0 +1,6 @@
+package translate
+
+type namedKernel struct {
+	name   string
+	kernel kernel
+}

@@ -1,0 +1,52 @@
+package translate
+
+// probe is what one look at a hash's home bucket found.
+type probe struct {
+	home  uint32 // bucket
+	tag   uint32 // in place for an entry
+	found uint32 // see below
+	id    uint32 // of the first entry with this tag, if any: a candidate, its key is not compared
+}
+
+// probe.found: bits 0-14 say which slots have the tag, bits 16-30 which are free,
+// bit 31 that nothing went past this bucket.
+const (
+	probeMatch     = 1<<bucketSlots - 1
+	probeFreeShift = 16
+	probeEnds      = 1 << 31
+)
+
+// probe looks at the home bucket of every key; the cache misses of a batch
+// overlap. len(out) >= len(keys). The table must not be empty.
+func (m *blockMap) probe(keys []uint64, out []probe) {
+	if len(keys) == 0 {
+		return
+	}
+	m.probeBatch(keys, out[:len(keys)])
+}
+
+// probeGo is the portable kernel, and the judge of the assembly ones.
+func (m *blockMap) probeGo(keys []uint64, out []probe) {
+	for i, k := range keys {
+		home, tag := m.hash(k)
+		p := &out[i]
+		p.home, p.tag = uint32(home), tag
+		bu := m.bucket(home)
+		var found uint32
+		for slot := range bucketSlots {
+			e := bu[slot]
+			if e == 0 {
+				found |= 1 << (probeFreeShift + slot)
+			} else if (e^tag)&m.tagMask == 0 {
+				found |= 1 << slot
+			}
+		}
+		if bu[bucketSlots] == 0 {
+			found |= probeEnds
+		}
+		p.found, p.id = found, 0
+		if f := found & probeMatch; f != 0 {
+			p.id = bu[trailing(f)] &^ m.tagMask
+		}
+	}
+}

@@ -1,0 +1,45 @@
+//go:build amd64 && !race && !purego
+
+package translate
+
+import "golang.org/x/sys/cpu"
+
+// The assembly kernels read memory that the race detector does not follow, so race
+// builds use the portable one.
+
+//go:noescape
+func probeAVX512(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk)
+
+//go:noescape
+func probeAVX2(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk)
+
+// kernel is the widest one that this CPU has; tests set it to compare them.
+type kernel uint8
+
+const (
+	kernelGo kernel = iota
+	kernelAVX2
+	kernelAVX512
+)
+
+func bestKernel() kernel {
+	switch {
+	case cpu.X86.HasAVX512F:
+		return kernelAVX512
+	case cpu.X86.HasAVX2:
+		return kernelAVX2
+	}
+	return kernelGo
+}
+
+func (m *blockMap) probeBatch(keys []uint64, out []probe) {
+	if m.scratch.kernel == kernelGo || len(m.chunks) == 0 {
+		m.probeGo(keys, out)
+		return
+	}
+	if m.scratch.kernel == kernelAVX512 {
+		probeAVX512(&keys[0], &out[0], len(keys), &m.table[0], m.buckets, m.tagMask, &m.chunks[0])
+	} else {
+		probeAVX2(&keys[0], &out[0], len(keys), &m.table[0], m.buckets, m.tagMask, &m.chunks[0])
+	}
+}

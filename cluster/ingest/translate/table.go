@@ -1,0 +1,373 @@
+package translate
+
+import (
+	"math/bits"
+
+	"github.com/kvcluster/kvcluster/indexer"
+)
+
+// The hash table that finds blocks: buckets of one cache line each,
+//
+//	word 0-14  tag of the hash (32 - idBits) | block id (idBits); 0 = free
+//	word 15    entries whose home is this bucket or one before it, and which went past it
+//
+// A hash's home is the high word of hash*buckets, so there may be any number of
+// buckets; its tag is the bits that follow. An entry that finds its bucket full
+// goes to the next one. A search ends at a bucket that nothing went past, so there
+// are no tombstones, and removal frees the slot at once.
+const (
+	bucketSlots = 15
+	bucketWords = 16
+
+	// maxIDBits leaves two bits of tag. maxHeld bounds the blocks of one slot so
+	// that ids fit even if every unit holds one block.
+	maxIDBits = 30
+	maxHeld   = 1 << 27
+
+	hashMul = 0x9e3779b97f4a7c15
+)
+
+// blockMap maps engine hashes to blocks. All of it is free of pointers that the
+// collector would have to follow, except one per chunk of 512 block ids.
+type blockMap struct {
+	table   []uint32 // buckets * bucketWords
+	buckets uint64
+	count   int // entries
+	tagMask uint32
+
+	chunks    []*chunk
+	lower     []*lowerChunk // nil until a lower tier is seen
+	free      []uint64      // bit u: unit u is free
+	rotor     int           // word of free where the last unit came from
+	freeUnits int
+	holes     int // chunks given back
+
+	removed int  // entries removed since fit last looked
+	churned bool // more was removed once than half of what was held then
+	mem     allocator
+	scratch *Scratch
+}
+
+func (m *blockMap) init(mem *Memory, scratch *Scratch) {
+	*m = blockMap{mem: allocator{mem}, scratch: scratch}
+}
+
+func (m *blockMap) len() int { return m.count }
+
+func (m *blockMap) bytes() uint64 {
+	n := uint64(len(m.table))*4 + uint64(len(m.chunks)-m.holes)*chunkBytes + uint64(cap(m.free)+cap(m.chunks)+cap(m.lower))*8
+	for _, l := range m.lower {
+		if l != nil {
+			n += chunkUnits * 2
+		}
+	}
+	return n
+}
+
+// reset forgets all blocks and gives the memory back.
+func (m *blockMap) reset() {
+	for _, c := range m.chunks {
+		if c != nil {
+			m.mem.freeChunk(c)
+		}
+	}
+	m.mem.freeWords(m.table)
+	*m = blockMap{mem: m.mem, scratch: m.scratch}
+}
+
+func (m *blockMap) hash(k uint64) (home uint64, tag uint32) {
+	hi, lo := bits.Mul64((k^k>>32)*hashMul, m.buckets)
+	return hi, uint32(lo>>32) & m.tagMask
+}
+
+func (m *blockMap) bucket(b uint64) *[bucketWords]uint32 {
+	return (*[bucketWords]uint32)(m.table[b*bucketWords:])
+}
+
+// find returns the block of a hash, 0 = not mapped.
+func (m *blockMap) find(k uint64) uint32 {
+	if m.count == 0 {
+		return 0
+	}
+	home, tag := m.hash(k)
+	id, _, _ := m.search(k, home, tag)
+	return id
+}
+
+// search finds a hash and the bucket and slot of its entry.
+func (m *blockMap) search(k, home uint64, tag uint32) (id uint32, b uint64, slot int) {
+	for b = home; ; {
+		bu := m.bucket(b)
+		for slot = range bucketSlots {
+			if e := bu[slot]; e != 0 && e&m.tagMask == tag {
+				if id = e &^ m.tagMask; m.key(id) == k {
+					return id, b, slot
+				}
+			}
+		}
+		if bu[bucketSlots] == 0 {
+			return 0, 0, 0
+		}
+		if b++; b == m.buckets {
+			b = 0
+		}
+	}
+}
+
+// resolve turns the probe of a hash into its block, 0 = not mapped.
+func (m *blockMap) resolve(k uint64, p *probe) uint32 {
+	if p.found&probeMatch == 0 {
+		if p.found&probeEnds != 0 {
+			return 0
+		}
+	} else if m.key(p.id) == k {
+		return p.id
+	}
+	id, _, _ := m.search(k, uint64(p.home), p.tag)
+	return id
+}
+
+// add enters a hash that is not mapped. The probe was made with the table as it is
+// now but for entries added since. It returns false if the hash has been added
+// since the probe.
+func (m *blockMap) add(k uint64, id uint32, p *probe) bool {
+	if free := p.found >> probeFreeShift & probeMatch; free != 0 {
+		e := &m.table[p.home*bucketWords+uint32(bits.TrailingZeros32(free))]
+		if *e == 0 {
+			*e = p.tag | id
+			m.count++
+			return true
+		}
+	}
+	// Another hash of this event took the slot, or this hash itself did: two equal
+	// hashes are given the same free slot by the same probe, so the second one
+	// always comes here.
+	if dup, _, _ := m.search(k, uint64(p.home), p.tag); dup != 0 {
+		return false
+	}
+	m.place(uint64(p.home), p.tag|id)
+	return true
+}
+
+// place puts an entry into the first free slot from its home on.
+func (m *blockMap) place(home uint64, entry uint32) {
+	for b := home; ; {
+		bu := m.bucket(b)
+		for slot := range bucketSlots {
+			if bu[slot] == 0 {
+				bu[slot] = entry
+				m.count++
+				return
+			}
+		}
+		bu[bucketSlots]++
+		if b++; b == m.buckets {
+			b = 0
+		}
+	}
+}
+
+// erase removes the entry of a mapped hash.
+func (m *blockMap) erase(k uint64) {
+	home, tag := m.hash(k)
+	_, b, slot := m.search(k, home, tag)
+	m.eraseAt(home, b, slot)
+}
+
+func (m *blockMap) eraseAt(home, b uint64, slot int) {
+	m.bucket(b)[slot] = 0
+	for home != b {
+		m.bucket(home)[bucketSlots]--
+		if home++; home == m.buckets {
+			home = 0
+		}
+	}
+	m.count--
+	m.removed++
+}
+
+// eraseProbed removes the entry of block id, found by probe p.
+func (m *blockMap) eraseProbed(k uint64, id uint32, p *probe) {
+	if p.found&probeMatch != 0 && p.id == id {
+		m.table[p.home*bucketWords+uint32(bits.TrailingZeros32(p.found))] = 0
+		m.count--
+		m.removed++
+		return
+	}
+	_, b, slot := m.search(k, uint64(p.home), p.tag)
+	m.eraseAt(uint64(p.home), b, slot)
+}
+
+// Table sizes, as loads (entries per slot): a full table at least doubles while
+// the slot fills; once it has churned it is fitted to its content.
+const (
+	maxLoad   = 0.75
+	growLoad  = 0.375
+	fitLoad   = 0.67
+	looseLoad = 0.58 // a churned table below this is fitted
+	minTable  = 4    // buckets
+)
+
+// reserve makes room for n more entries.
+func (m *blockMap) reserve(n int) {
+	need := m.count + n
+	if float64(need) <= maxLoad*float64(m.buckets*bucketSlots) {
+		return
+	}
+	load := growLoad
+	if m.churned {
+		load = fitLoad * 0.9
+	}
+	m.rebuild(need, load)
+}
+
+// fit looks, after every removal of half the content, whether the table and the
+// units are much too large for what is left, and shrinks them. Block ids change.
+func (m *blockMap) fit() {
+	if m.removed <= m.count/2 || m.buckets <= minTable {
+		return
+	}
+	if m.count == 0 {
+		m.reset()
+		return
+	}
+	m.removed, m.churned = 0, true
+	if float64(m.count) < looseLoad*float64(m.buckets*bucketSlots) {
+		m.rebuild(m.count, fitLoad)
+	}
+	m.compact()
+}
+
+// rebuild makes a new table for need entries at a load.
+func (m *blockMap) rebuild(need int, load float64) {
+	buckets := max(uint64(float64(need)/load/bucketSlots)+1, minTable)
+	// Tags get what ids leave. Ids may outgrow their bits later: see grownIDs.
+	ids := max(uint64(len(m.chunks)+1)*chunkIDs, uint64(float64(need)*1.25))
+	m.retable(buckets, bits.Len64(ids))
+}
+
+func (m *blockMap) retable(buckets uint64, idBits int) {
+	if idBits > maxIDBits {
+		panic("translate: block ids exhausted") // MaxBlocks <= maxHeld rules it out
+	}
+	old := m.table
+	m.table = m.mem.words(int(buckets) * bucketWords)
+	m.buckets, m.tagMask = buckets, ^uint32(0)<<idBits
+	m.count = 0
+	s := m.scratch
+	keys, ids := s.rebuildKeys[:0], s.rebuildIDs[:0]
+	flush := func() {
+		probes := s.probes(len(keys))
+		m.probe(keys, probes)
+		for i, k := range keys {
+			m.addNew(k, ids[i], &probes[i])
+		}
+		keys, ids = keys[:0], ids[:0]
+	}
+	m.eachUnit(func(u uint32) {
+		unit := m.unit(u)
+		for live := m.liveBits(u); live != 0; live &= live - 1 {
+			off := uint32(bits.TrailingZeros32(live))
+			keys = append(keys, unit[1+off])
+			ids = append(ids, u<<2|off)
+		}
+		if len(keys) >= rebuildBatch-4 {
+			flush()
+		}
+	})
+	flush()
+	m.mem.freeWords(old)
+}
+
+// addNew is add for a hash that is known not to be there.
+func (m *blockMap) addNew(k uint64, id uint32, p *probe) {
+	if free := p.found >> probeFreeShift & probeMatch; free != 0 {
+		e := &m.table[p.home*bucketWords+uint32(bits.TrailingZeros32(free))]
+		if *e == 0 {
+			*e = p.tag | id
+			m.count++
+			return
+		}
+	}
+	m.place(uint64(p.home), p.tag|id)
+}
+
+// reserveUnits makes room for n more units, and widens the ids of the table when
+// the units have outgrown them.
+func (m *blockMap) reserveUnits(n int) {
+	for m.freeUnits < n {
+		m.addChunk()
+	}
+	if top := uint32(len(m.chunks)*chunkIDs - 1); top&m.tagMask != 0 {
+		m.retable(m.buckets, bits.Len32(top)+1)
+	}
+}
+
+// compact moves units out of sparse chunks until the free units are few, and gives
+// the empty chunks back.
+func (m *blockMap) compact() {
+	used := (len(m.chunks)-m.holes)*chunkUnits - 1 - m.freeUnits
+	if m.freeUnits < used/4+2*chunkUnits {
+		return
+	}
+	keep := used*9/8 + chunkUnits // units that stay allocated
+	for at := len(m.chunks) - 1; at > 0 && (len(m.chunks)-m.holes)*chunkUnits > keep+chunkUnits; at-- {
+		if m.chunks[at] == nil {
+			continue
+		}
+		// Take the chunk's free units away, so that none is handed out again.
+		for w := 2 * at; w < 2*at+2; w++ {
+			used := ^m.free[w]
+			m.freeUnits -= bits.OnesCount64(m.free[w])
+			m.free[w] = 0
+			for ; used != 0; used &= used - 1 {
+				m.moveUnit(uint32(w)<<6 | uint32(bits.TrailingZeros64(used)))
+			}
+		}
+		m.freeUnits += chunkUnits
+		m.dropChunk(at)
+	}
+	for n := len(m.chunks); n > 1 && m.chunks[n-1] == nil; n = len(m.chunks) {
+		m.chunks, m.free = m.chunks[:n-1], m.free[:2*n-2]
+		if m.lower != nil {
+			m.lower = m.lower[:n-1]
+		}
+		m.holes--
+	}
+	m.rotor = 0
+}
+
+// moveUnit gives the blocks of a unit new ids.
+func (m *blockMap) moveUnit(from uint32) {
+	to := m.allocUnit()
+	src, dst := m.unit(from), m.unit(to)
+	*dst = *src
+	if low := m.lowerOf(from); low != 0 {
+		m.lowerWord(to)[to%chunkUnits] = low
+	}
+	for live := m.liveBits(from); live != 0; live &= live - 1 {
+		off := uint32(bits.TrailingZeros32(live))
+		k := src[1+off]
+		home, tag := m.hash(k)
+		_, b, slot := m.search(k, home, tag)
+		m.bucket(b)[slot] = tag | to<<2 | off
+	}
+}
+
+// dropTiers ends one tier for the positions in set of a unit, erases those that no
+// tier holds any more, and reports whether the unit was freed. It serves clears
+// and shedding; removal events have a faster way.
+func (m *blockMap) dropTiers(u uint32, set uint32, tier indexer.Tier) (gone int, freed bool) {
+	before := m.liveBits(u)
+	m.clearTierBits(u, set, tier)
+	dead := before &^ m.liveBits(u)
+	unit := m.unit(u)
+	for d := dead; d != 0; d &= d - 1 {
+		m.erase(unit[1+bits.TrailingZeros32(d)])
+	}
+	if before == dead {
+		m.freeUnit(u)
+		freed = true
+	}
+	return bits.OnesCount32(dead), freed
+}
