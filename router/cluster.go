@@ -61,7 +61,6 @@ var ErrUnavailable = errors.New("unavailable")
 // Searcher answers the questions of one request at a time.
 type Searcher interface {
 	indexer.Reader
-	indexer.SequenceReader
 	// Completeness says what the answers given since the last call may lack. A node
 	// that is its whole cluster returns the zero value.
 	Completeness() Completeness
