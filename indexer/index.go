@@ -102,6 +102,7 @@ type BlockState struct {
 
 // Reader answers queries without locks. One goroutine at a time may use it.
 type Reader interface {
+	SequenceReader
 	// Match writes the scores of the query into out. The score of a slot is exact
 	// ("held") with respect to the frames applied before the call, and never more
 	// than what was held at some moment during the call, claim by claim.

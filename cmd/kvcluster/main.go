@@ -62,7 +62,10 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c commands
 	code := -1
-	parser, err := kong.New(&c,
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	options := []kong.Option{
 		kong.Name("kvcluster"),
 		kong.Description("A sharded index of LLM KV caches: which worker already holds how much of a prompt.\n\nStart with: kvcluster demo"),
 		kong.UsageOnError(),
@@ -70,13 +73,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.Exit(func(n int) { code = n }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.DefaultEnvars("KVCLUSTER"),
-	)
-	if err != nil {
-		fmt.Fprintln(stderr, "kvcluster: the command line is defined wrongly:", err)
-		return exitFailed
-	}
-	if len(args) == 0 {
-		args = []string{"--help"}
 	}
 	if file := configFile(args); file != "" {
 		resolver, err := newFileResolver(file)
@@ -84,11 +80,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stderr, "kvcluster:", err)
 			return exitUsage
 		}
-		parser.Resolvers = append(parser.Resolvers, resolver)
-		if err := resolver.Validate(parser.Model); err != nil {
-			fmt.Fprintln(stderr, "kvcluster:", err)
-			return exitUsage
-		}
+		options = append(options, kong.Resolvers(resolver))
+	}
+	parser, err := kong.New(&c, options...)
+	if err != nil {
+		fmt.Fprintln(stderr, "kvcluster: the command line is defined wrongly:", err)
+		return exitFailed
 	}
 	kctx, err := parser.Parse(args)
 	if code >= 0 { // --help has been printed

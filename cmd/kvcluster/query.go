@@ -10,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+
+	"github.com/kvcluster/kvcluster/cmd/internal/client"
 )
 
 type queryCmd struct {
@@ -74,10 +76,7 @@ func (c *queryCmd) Run(a *app) error {
 		body["lora_name"] = c.Lora
 	}
 	if c.Explain {
-		if c.Instance == "" {
-			return fmt.Errorf("%w: --explain needs --instance", errUsage)
-		}
-		return c.explain(a, cl.Post, body)
+		return c.explain(a, cl, body)
 	}
 	var raw json.RawMessage
 	if err := cl.Post(a.ctx, path, body, &raw); err != nil {
@@ -92,6 +91,23 @@ func (c *queryCmd) Run(a *app) error {
 		return fmt.Errorf("the answer of %s is not what was expected: %w", path, err)
 	}
 	return printScores(a.stdout, ans, len(numbers))
+}
+
+func (c *queryCmd) explain(a *app, cl *client.Client, body map[string]any) error {
+	if c.Instance == "" {
+		return fmt.Errorf("%w: --explain needs --instance", errUsage)
+	}
+	body["instance_id"], body["dp_rank"] = instanceID(c.Instance), c.Rank
+	accept := "text/plain"
+	if c.JSON {
+		accept = "application/json"
+	}
+	var raw []byte
+	if err := cl.PostAccept(a.ctx, "/explain", accept, body, &raw); err != nil {
+		return fmt.Errorf("explain: %w", err)
+	}
+	_, err := fmt.Fprintln(a.stdout, strings.TrimRight(string(raw), "\n"))
+	return err
 }
 
 func (c *queryCmd) numbers() ([]json.Number, error) {

@@ -70,6 +70,12 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 
 // Post sends body as JSON.
 func (c *Client) Post(ctx context.Context, path string, body, out any) error {
+	return c.PostAccept(ctx, path, "application/json", body, out)
+}
+
+// PostAccept sends body as JSON and asks for an answer of a media type; out is then
+// usually a *[]byte.
+func (c *Client) PostAccept(ctx context.Context, path, accept string, body, out any) error {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -79,6 +85,7 @@ func (c *Client) Post(ctx context.Context, path string, body, out any) error {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", accept)
 	return c.do(req, out)
 }
 
