@@ -55,12 +55,42 @@ func (m *Model[H]) Bounds(h H, locals []uint64) (reachable, held int) {
 // Scores returns the walks of all holders that hold the first block in any tier.
 func (m *Model[H]) Scores(locals []uint64) map[H]Walk {
 	out := map[H]Walk{}
-	for h := range m.holders {
+	for h, o := range m.holders {
+		if len(o.cover) == 0 {
+			continue
+		}
 		if w := m.Walk(h, locals); w[External] > 0 {
 			out[h] = w
 		}
 	}
 	return out
+}
+
+// State is what a model knows of one engine hash of a holder.
+type State uint8
+
+// The states of a hash. A tainted hash that is claimed still, from before, is Held.
+const (
+	Unknown State = iota
+	Held
+	Orphan
+	Tainted
+)
+
+// Lookup returns the state of a hash.
+func (m *Model[H]) Lookup(h H, engine uint64) State {
+	o := m.holders[h]
+	switch {
+	case o == nil:
+		return Unknown
+	case o.claims[engine] != nil:
+		return Held
+	case o.tainted[engine]:
+		return Tainted
+	case o.orphans[engine] != nil:
+		return Orphan
+	}
+	return Unknown
 }
 
 // Tiers returns in which tiers a holder holds each block of a query, bit t for tier

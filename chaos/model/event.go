@@ -45,7 +45,7 @@ type Event struct {
 	// Lora and Salt name the namespace; empty means the parent's, or none at a root.
 	Lora, Salt string
 	// Placeholder: the hashes alone. It gives a further tier to those that are
-	// claimed already.
+	// claimed already or wait for their parent.
 	Placeholder bool
 }
 

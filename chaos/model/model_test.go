@@ -215,8 +215,13 @@ func TestOrphans(t *testing.T) {
 	m.Apply(1, removed(Device, p(1, 2)))
 	m.Apply(1, stored(Device, p(1, 2), 3))
 	expect("parent evicted", 1, 1)
+	m.Apply(1, Event{Kind: Stored, Tier: Host, Placeholder: true, Engines: []uint64{hash(1, 2, 3), 999}})
 	m.Apply(1, stored(Device, p(1), 2))
 	expect("parent back", 3, 0)
+	m.Apply(1, removed(Device, p(1, 2, 3)))
+	if got, want := m.Walk(1, q), (Walk{2, 3, 3, 3}); got != want {
+		t.Errorf("a tier announced of an orphan: %v, want %v", got, want)
+	}
 }
 
 // Hashes that name a block's content only, not its prefix.

@@ -187,8 +187,13 @@ func (o *holder) taint(hash uint64) {
 
 func (m *Model[H]) placeholder(o *holder, e *Event) {
 	for _, hash := range e.Engines {
-		if c := o.claims[hash]; c != nil && !o.tainted[hash] {
+		if o.tainted[hash] {
+			continue
+		}
+		if c := o.claims[hash]; c != nil {
 			o.hold(c, e.Tier, m.config.CountCopies)
+		} else if w := o.orphans[hash]; w != nil {
+			o.wait(w.block, w.parent, e.Tier, m.config.CountCopies)
 		}
 	}
 }
