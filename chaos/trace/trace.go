@@ -189,3 +189,27 @@ func (t *Trace) InferSessions() *Trace {
 	}
 	return out
 }
+
+// AtRate returns a copy with the arrivals stretched evenly so that perSecond
+// requests come in a second on average; bursts keep their shape. A trace whose
+// requests all come at once is spread evenly.
+func (t *Trace) AtRate(perSecond float64) (*Trace, error) {
+	if !(perSecond > 0) || math.IsInf(perSecond, 0) {
+		return nil, fmt.Errorf("request rate %g: %w: must be above 0", perSecond, ErrRange)
+	}
+	out := &Trace{Requests: append([]Request(nil), t.Requests...), TokensPerID: t.TokensPerID}
+	want := float64(len(t.Requests)) / perSecond * float64(time.Second)
+	if want > math.MaxInt64/2 {
+		return nil, fmt.Errorf("request rate %g: %w: the trace would last for centuries", perSecond, ErrRange)
+	}
+	span := float64(t.Span())
+	for i := range out.Requests {
+		r := &out.Requests[i]
+		if span > 0 {
+			r.Time = time.Duration(float64(r.Time) / span * want)
+		} else {
+			r.Time = time.Duration(float64(i) / perSecond * float64(time.Second))
+		}
+	}
+	return out, nil
+}

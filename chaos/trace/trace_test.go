@@ -187,3 +187,33 @@ func TestPublicTraces(t *testing.T) {
 		}
 	}
 }
+
+func TestAtRate(t *testing.T) {
+	tr, err := Generate(DefaultGenerate(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast, err := tr.AtRate(50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fast.Span() != 20*time.Second {
+		t.Errorf("1000 requests at 50/s last %s", fast.Span())
+	}
+	for i, r := range fast.Requests {
+		want := float64(tr.Requests[i].Time) / float64(tr.Span())
+		if got := float64(r.Time) / float64(fast.Span()); got < want-1e-6 || got > want+1e-6 {
+			t.Fatalf("request %d comes at %.6f of the span, was at %.6f", i, got, want)
+		}
+	}
+	once := read(t, strings.Repeat(`{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1]}`+"\n", 4))
+	if even, err := once.AtRate(2); err != nil || even.Requests[3].Time != 1500*time.Millisecond {
+		t.Errorf("at once becomes %v, %v", even.Requests[3].Time, err)
+	}
+	if _, err := tr.AtRate(0); !errors.Is(err, ErrRange) {
+		t.Errorf("rate 0: %v", err)
+	}
+	if _, err := tr.AtRate(1e-12); !errors.Is(err, ErrRange) {
+		t.Errorf("a rate of one request in 30,000 years: %v", err)
+	}
+}
