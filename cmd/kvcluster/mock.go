@@ -16,7 +16,7 @@ type mockCmd struct {
 	Ranks     int      `help:"Data-parallel ranks of each worker." default:"1"`
 	Format    string   `help:"Formats given to the workers in turn: vllm-map, vllm-array, sglang-map, sglang-array, sglang-bigram, trtllm." default:"vllm-map,vllm-array,sglang-map,sglang-array,trtllm"`
 	Trace     string   `help:"Trace of requests (Mooncake JSON lines); without it one is generated." type:"existingfile" xor:"trace"`
-	Generate  int      `help:"Generate a trace of so many requests of the public shape." default:"0" xor:"trace"`
+	Generate  int      `help:"Generate a trace of so many requests of the public shape (1000 unless --trace is given)." xor:"trace"`
 	Seed      uint64   `help:"Seed of the generated trace." default:"42"`
 	Repeat    int      `help:"Play the trace so many times; -1 = until interrupted." default:"1"`
 	BlockSize int      `help:"Tokens per block (page); 1 is allowed." default:"16" short:"b"`
@@ -70,17 +70,15 @@ func (c *mockCmd) Run(a *app) error {
 	for _, e := range fleet.Endpoints() {
 		a.log.Debug("publisher", "instance", e.Instance, "rank", e.Rank, "format", e.Format, "endpoint", e.Publish, "replay", e.Replay)
 	}
-	stop := make(chan struct{})
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		if !c.Quiet {
-			reportFleet(a.stderr, fleet, stop)
-		}
-	}()
+	stop := func() {}
+	if !c.Quiet {
+		stop = progress(a.stderr, func() string {
+			s := fleet.Stats()
+			return fmt.Sprintf("trace %v  requests %d  batches %d  stored %d  removed %d  held %d", s.TraceTime.Round(time.Second), s.Admitted, s.Batches, s.Stored.Blocks, s.Removed.Blocks, s.Held[0]+s.Held[1])
+		})
+	}
 	err = fleet.Run(a.ctx)
-	close(stop)
-	<-reported
+	stop()
 	if err != nil {
 		return err
 	}
@@ -118,19 +116,4 @@ func (c *mockCmd) config(a *app) (mockengine.Config, error) {
 	cfg.Generate = trace.DefaultGenerate(n)
 	cfg.Generate.Seed = c.Seed
 	return cfg, nil
-}
-
-// reportFleet writes a line every two seconds.
-func reportFleet(w io.Writer, f *mockengine.Fleet, stop <-chan struct{}) {
-	t := time.NewTicker(2 * time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-t.C:
-			s := f.Stats()
-			fmt.Fprintf(w, "trace %v  requests %d  batches %d  stored %d  removed %d  held %d\n", s.TraceTime.Round(time.Second), s.Admitted, s.Batches, s.Stored.Blocks, s.Removed.Blocks, s.Held[0]+s.Held[1])
-		}
-	}
 }
