@@ -254,7 +254,8 @@ func (d *Decoder) finish(b []byte, ev *Event, f *fields) (SkipReason, bool) {
 		return SkipIgnored, false
 	case f.tag == tagUnknown:
 		return SkipUnknownTag, false
-	case f.bad || f.tag == tagNone:
+	case f.tag == tagNone || f.bad && f.tag != tagCleared:
+		// A clear is a clear whatever else it says: to drop it would overcount.
 		return SkipMalformed, false
 	case f.foreign:
 		return SkipForeign, false
