@@ -141,7 +141,7 @@ func (j *judge) checkAll(p *pipeline, prompts [][]uint64) error {
 		return nil
 	}
 	for h := range p.ranks {
-		if err := j.checkClaims(p, h); err != nil {
+		if err := j.checkClaimsOf(p, p.ranks[h], h); err != nil {
 			return fmt.Errorf("holder %d (slot %d): %w", h, p.ranks[h].slot, err)
 		}
 	}
@@ -166,15 +166,15 @@ func (j *judge) checkAll(p *pipeline, prompts [][]uint64) error {
 	return nil
 }
 
-// checkClaims compares the names that the index dumps with the claims: the same
-// engine hashes, each on its path, in its tiers.
-func (j *judge) checkClaims(p *pipeline, h int) error {
+// checkClaimsOf compares the names that the index dumps for a rank with the claims of
+// holder h: the same engine hashes, each on its path, in its tiers.
+func (j *judge) checkClaimsOf(p *pipeline, r *rank, h int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var got []model.Claim
 	var errs []error
 	for part := range indexer.PartitionID(p.setup.partitions()) {
-		errs = append(errs, p.x.Dump(ctx, group, part, p.ranks[h].slot, func(s indexer.Stretch) error {
+		errs = append(errs, p.x.Dump(ctx, group, part, r.slot, func(s indexer.Stretch) error {
 			path := slices.Clone(s.Path)
 			for i, l := range s.Locals {
 				path = append(path, l)
