@@ -67,21 +67,22 @@ func (p *pool) prefix(keys []uint64) int {
 // blocks leave too little room.
 func (p *pool) admit(keys []uint64, hit, total int, held []int32, evicted []evictedBlock) ([]int32, []evictedBlock, bool) {
 	room := p.numFree + p.cached
-	for _, k := range keys[:hit] {
-		if p.blocks[p.resident[k].first].pins == 0 {
-			room-- // it leaves the ring without giving a block
-		}
-	}
-	if total-hit > room {
-		return held, evicted, false
-	}
+	from := len(held)
 	for _, k := range keys[:hit] {
 		b := p.resident[k].first
+		if p.blocks[b].pins == 0 {
+			room-- // it leaves the ring without giving a block
+		}
+		held = append(held, b)
+	}
+	if total-hit > room {
+		return held[:from], evicted, false
+	}
+	for _, b := range held[from:] {
 		if p.blocks[b].pins == 0 {
 			p.unlink(b)
 		}
 		p.blocks[b].pins++
-		held = append(held, b)
 	}
 	for range total - hit {
 		if p.free == 0 {
