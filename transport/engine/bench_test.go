@@ -124,7 +124,7 @@ type benchCase struct {
 }
 
 func benchCases() []benchCase {
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := newRand()
 	var cs []benchCase
 	add := func(name string, fixed bool, events int, build func(r *raw)) {
 		c := benchCase{name: name, events: events}
@@ -181,3 +181,5 @@ func BenchmarkDecode(b *testing.B) {
 		})
 	}
 }
+
+func newRand() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }

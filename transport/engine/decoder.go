@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // DecoderConfig bounds what one payload may cost. Zero values mean the defaults.
@@ -117,7 +118,7 @@ func (d *Decoder) decode(b []byte) error {
 // reset empties the arenas and gives those back that a rare huge batch has left.
 func (d *Decoder) reset() {
 	d.batch = Batch{Rank: -1}
-	const event, extra = 200, 56 // sizes, rounded up
+	const event, extra = int(unsafe.Sizeof(Event{})), int(unsafe.Sizeof(ExtraKey{}))
 	if cap(d.events)*event+cap(d.hashes)*8+cap(d.tokens)*4+cap(d.extra)*extra > d.cfg.Retain {
 		d.events, d.hashes, d.tokens, d.extra = nil, nil, nil, nil
 	}

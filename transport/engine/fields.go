@@ -279,8 +279,11 @@ func (d *Decoder) finish(b []byte, ev *Event, f *fields) (SkipReason, bool) {
 		return SkipMalformed, false
 	}
 	if f.tag == tagRemoved {
-		*ev = Event{Kind: Removed, Tier: ev.Tier, Hashes: ev.Hashes, Group: ev.Group,
-			SpecKind: ev.SpecKind, Backend: ev.Backend}
+		ev.Kind = Removed
+		if ev.HasParent || ev.Tokens != nil || ev.LoraID|int64(len(ev.LoraName)+len(ev.Salt)+len(ev.Session)) != 0 {
+			// What only stores have; no engine sends it.
+			*ev = Event{Kind: Removed, Tier: ev.Tier, Hashes: ev.Hashes, Group: ev.Group, SpecKind: ev.SpecKind, Backend: ev.Backend}
+		}
 		return 0, true
 	}
 	return d.finishStore(b, ev, f)

@@ -3,8 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
-	"strconv"
-	"strings"
+	"math/bits"
 )
 
 // reserve takes n elements from an arena. When it is full, a new one begins and
@@ -70,12 +69,24 @@ func (d *Decoder) hashList(b []byte, i int) ([]uint64, int, error) {
 }
 
 // parseObjectKey reads the decimal or 0x number that names a block in a pool.
-func parseObjectKey(key []byte) (uint64, bool) {
-	s := string(key)
-	base := 10
-	if hex, ok := strings.CutPrefix(strings.ToLower(s), "0x"); ok {
-		s, base = hex, 16
+func parseObjectKey(key []byte) (h uint64, ok bool) {
+	base := uint64(10)
+	if len(key) > 2 && key[0] == '0' && key[1]|0x20 == 'x' {
+		key, base = key[2:], 16
 	}
-	v, err := strconv.ParseUint(s, base, 64)
-	return v, err == nil
+	for _, c := range key {
+		digit := uint64(c - '0')
+		if l := c | 0x20; l >= 'a' && l <= 'f' {
+			digit = uint64(l-'a') + 10
+		} else if c < '0' || c > '9' {
+			return 0, false
+		}
+		hi, lo := bits.Mul64(h, base)
+		sum, carry := bits.Add64(lo, digit, 0)
+		if digit >= base || hi != 0 || carry != 0 {
+			return 0, false
+		}
+		h = sum
+	}
+	return h, len(key) > 0
 }
