@@ -82,7 +82,7 @@ func (st *stream) dropReplay() {
 func (st *stream) merged() bool {
 	r := st.rep
 	return st.state == replaying && r != nil && st.cur.set && (!r.verify || r.verified) &&
-		st.held.len() > 0 && st.held.front().seq <= st.cur.seq+1
+		st.held.len() > 0 && st.caughtUp()
 }
 
 // finish ends a replay that has done what it was asked for.
@@ -91,7 +91,7 @@ func (st *stream) finish() {
 	st.src.dirty = true
 	st.state = live
 	st.attempts = 0
-	st.holeAt.set = false
+	st.holeAt.set, st.need.set = false, false
 	st.heard = st.src.loop.tl.Now()
 	st.proven()
 }
@@ -221,7 +221,7 @@ func (r *replay) end() {
 		kind := r.withoutProof()
 		st.noReplay = kind == lost
 		st.rebase(kind, fmt.Sprintf("replay has nothing from batch %d on", st.cur.seq), 0)
-	case r.purpose == probe, st.held.len() == 0, !st.cur.set, st.held.front().seq <= st.cur.seq+1:
+	case r.purpose == probe, !st.cur.set, st.caughtUp():
 		st.finish()
 	case r.progress:
 		st.begin(r.purpose) // batches were published meanwhile
@@ -242,7 +242,7 @@ func (r *replay) timeout() {
 		st.dropReplay()
 	case r.progress:
 		st.begin(r.purpose)
-	case r.verified && st.held.len() == 0:
+	case r.verified && st.caughtUp():
 		st.finish() // it has nothing more
 	case r.verified:
 		r.retry(ReplayEndedEarly)
@@ -278,7 +278,9 @@ func (st *stream) giveUp(end ReplayEnd) {
 	why := fmt.Sprintf("replay failed (%v)", end)
 	switch {
 	case r.purpose == join && !st.cur.set: // the first live batch is the baseline
-	case r.purpose != prove && (st.held.len() == 0 || st.held.front().seq <= st.cur.seq+1):
+	case r.purpose != prove && st.caughtUp():
+	case st.need.set:
+		st.rebase(lost, why, st.need.seq+1)
 	case r.purpose == recovery && st.unbroken():
 		st.rebase(lost, why, 0)
 	default:

@@ -67,6 +67,11 @@ type stream struct {
 		set bool
 		seq uint64
 	}
+	// need is a batch that only the replay can bring: it came, but unreadable.
+	need struct {
+		set bool
+		seq uint64
+	}
 	// noReplay: the latest replay failed; go on without, until a batch was processed.
 	noReplay bool
 	rebased  time.Time // latest rebase
@@ -196,7 +201,8 @@ func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch)
 	}
 	switch {
 	case !st.cur.set || seq == st.cur.seq+1:
-		return st.process(seq, digest, payload, b, false)
+		st.process(seq, digest, payload, b, false)
+		return true
 	case seq > st.cur.seq:
 		return st.gap(seq)
 	}
@@ -265,14 +271,14 @@ func (st *stream) unbroken() bool {
 	return !st.broken
 }
 
-// process applies a batch that is next in line, or the first. It returns false only
-// for a live one that is to be fetched again.
-func (st *stream) process(seq, digest uint64, payload []byte, b *engine.Batch, fromReplay bool) bool {
+// process applies a batch that is next in line, or the first.
+func (st *stream) process(seq, digest uint64, payload []byte, b *engine.Batch, fromReplay bool) {
 	s := st.src
 	if b == nil {
 		var err error
 		if b, err = s.loop.dec.Decode(payload); err != nil {
-			return st.undecodable(seq, err, fromReplay)
+			st.undecodable(seq, err, fromReplay)
+			return
 		}
 	}
 	if b.Trailing {
@@ -291,14 +297,13 @@ func (st *stream) process(seq, digest uint64, payload []byte, b *engine.Batch, f
 		if losesRemovals(b) && st.used() {
 			st.advance(seq, digest)
 			st.rebase(lost, "a batch with removals names no rank", seq+1)
-			return true
+			return
 		}
 	}
 	st.advance(seq, digest)
 	if sl != nil {
 		sl.deliver(seq, payload, b)
 	}
-	return true
 }
 
 func losesRemovals(b *engine.Batch) bool {
@@ -315,16 +320,24 @@ func losesRemovals(b *engine.Batch) bool {
 
 // undecodable: the content of a batch is unknown, which is a loss. Asking once more
 // tells a damaged message from an engine that sends garbage.
-func (st *stream) undecodable(seq uint64, err error, fromReplay bool) bool {
+func (st *stream) undecodable(seq uint64, err error, fromReplay bool) {
 	s := st.src
 	if !fromReplay && st.cur.set && st.canReplay() && !st.rebasedLately() {
+		st.need.set, st.need.seq = true, seq
 		st.begin(recovery)
-		return false
+		return
 	}
 	s.n.Undecodable++
 	s.fail("batch %d: %v", seq, err)
 	st.rebase(lost, fmt.Sprintf("batch %d cannot be decoded", seq), seq+1)
-	return true
+}
+
+// caughtUp says whether what is held, or what comes next, continues the cursor.
+func (st *stream) caughtUp() bool {
+	if st.need.set && (!st.cur.set || st.cur.seq < st.need.seq) {
+		return false
+	}
+	return st.held.len() == 0 || st.cur.set && st.held.front().seq <= st.cur.seq+1
 }
 
 // advance moves the cursor.
@@ -372,7 +385,7 @@ func (st *stream) rebase(kind lossKind, why string, next uint64) {
 	}
 	st.cur = cursor{}
 	st.seen.reset()
-	st.holeAt.set = false
+	st.holeAt.set, st.need.set = false, false
 	st.attempts = 0
 	st.broken = false
 	// A stream that breaks again and again must not have its engine's buffer sent each time.
