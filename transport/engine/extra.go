@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/kvcluster/kvcluster/indexer/blockhash"
 )
@@ -18,6 +19,10 @@ func extraSpan(b []byte, i int, f *fields) (int, error) {
 		return i, errShape
 	}
 	end := p + n
+	const eightNils = 0xc0c0c0c0c0c0c0c0
+	for p+8 <= end && binary.LittleEndian.Uint64(b[p:]) == eightNils {
+		p += 8
+	}
 	for p < end && b[p] == tagNil {
 		p++
 	}
