@@ -42,6 +42,10 @@ type Config struct {
 	BlockSize    int // tokens per block or page, default 16; 1 is allowed
 	Capacity     int // device blocks of one publisher, default 16,384
 	HostCapacity int // host blocks of one publisher, 0 = no host tier
+	// AnnounceCopies stores and removes every physical copy of a block, as vLLM does,
+	// instead of only the first and the last: a store of what is stored already is
+	// then one more copy.
+	AnnounceCopies bool
 	// SingleRemovals sends one removal event for each evicted block, as vLLM does,
 	// instead of one for all blocks that one admission evicts.
 	SingleRemovals bool
@@ -50,10 +54,10 @@ type Config struct {
 	// Speedup plays that many seconds of trace time in one second; 0 = as fast as
 	// MaxBatchRate and MaxBlockRate allow.
 	Speedup float64
-	// MaxBatchRate bounds the batches of one publisher in a second, MaxBlockRate the
-	// blocks stored and removed by the whole fleet. 0 = no bound, but with Speedup 0
-	// MaxBatchRate defaults to 2,000, so that the send high-water mark (100,000
-	// batches by default) lasts for 50 s of a subscriber that does not read.
+	// MaxBatchRate bounds the batches of one publisher in a second; default 2,000, so
+	// that the send high-water mark (100,000 batches by default) lasts for 50 s of a
+	// subscriber that does not read. MaxBlockRate bounds the blocks stored and removed
+	// by the whole fleet; 0 = no bound.
 	MaxBatchRate, MaxBlockRate float64
 
 	PrefillRate  float64       // tokens in a second of trace time, default 20,000
@@ -70,8 +74,10 @@ type Config struct {
 	Endpoint, ReplayEndpoint string
 	// Connect dials Endpoint instead of binding it: all publishers push to one
 	// subscriber that binds.
-	Connect   bool
-	NoReplay  bool // no replay socket
+	Connect  bool
+	NoReplay bool // no replay socket
+	// Topic of every message; {instance}, {rank} and {model} are replaced, so that
+	// publishers that push to one subscriber can be told apart.
 	Topic     string
 	Buffer    int // batches kept for replay, default 10,000
 	HighWater int // send high-water mark, default 100,000
@@ -130,7 +136,7 @@ func (c *Config) SetDefaults() {
 	if c.Hash == "" {
 		c.Hash = HashEngine
 	}
-	if c.Speedup == 0 && c.MaxBatchRate == 0 {
+	if c.MaxBatchRate == 0 {
 		c.MaxBatchRate = 2000
 	}
 	if c.PrefillRate == 0 {
@@ -198,8 +204,8 @@ func (c *Config) Validate() error {
 		return bad("hash mode", c.Hash, string(HashEngine)+" or "+string(HashFast))
 	case !(c.Speedup >= 0) || math.IsInf(c.Speedup, 0):
 		return bad("speed-up", c.Speedup, "0 (as fast as possible) or more")
-	case !(c.MaxBatchRate >= 0):
-		return bad("batch rate", c.MaxBatchRate, "0 (no bound) or more")
+	case !(c.MaxBatchRate > 0):
+		return bad("batch rate", c.MaxBatchRate, "more than 0")
 	case !(c.MaxBlockRate >= 0):
 		return bad("block rate", c.MaxBlockRate, "0 (no bound) or more")
 	case !(c.PrefillRate > 0):

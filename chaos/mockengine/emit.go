@@ -35,7 +35,9 @@ func (s *scheduler) emitStored(t *task, from, to int, tier indexer.Tier, decode 
 // emitEvicted announces what an admission evicted from the device.
 func (s *scheduler) emitEvicted(gone []evictedBlock) {
 	for _, b := range gone {
-		s.host.deviceGone(b.key)
+		if !b.copyLeft {
+			s.host.deviceGone(b.key)
+		}
 	}
 	if !s.cfg.SingleRemovals {
 		s.emitRemoved(gone, indexer.Device)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,6 +87,8 @@ func (f *Fleet) newPublisher(i int) (*publisher, error) {
 		},
 		commands: make(chan command), ended: make(chan struct{}), onFinish: f.played,
 	}
+	p.topic = strings.NewReplacer("{instance}", strconv.FormatUint(p.at.Instance, 10),
+		"{rank}", strconv.FormatUint(uint64(p.at.Rank), 10), "{model}", f.cfg.Model).Replace(f.cfg.Topic)
 	for _, fault := range f.cfg.Faults {
 		if fault.Worker < 0 || fault.Worker == i {
 			p.faults = append(p.faults, fault)

@@ -17,7 +17,7 @@ import (
 
 // variants are fleets that between them use every format and option.
 func variants(t testing.TB) map[string]Config {
-	tr := traffic(t, 400)
+	tr := traffic(t, 250)
 	out := map[string]Config{}
 	for _, f := range Formats() {
 		out[string(f)] = Config{Workers: 2, Formats: []Format{f}, BlockSize: 16, Capacity: 700}
@@ -78,14 +78,14 @@ func TestRecordsReplayToContents(t *testing.T) {
 				t.Error("no prompt is found anywhere: the check says nothing")
 			}
 			repeats := uint64(max(c.Repeat, 1))
-			if s.Finished != 400*repeats || s.Running+s.Waiting != 0 || uint64(rec.Len()) != s.Admitted || s.Aborted+s.TooLarge != 0 {
-				t.Errorf("400 requests, but %d finished, %d admitted, %d aborted, %d too large", s.Finished, s.Admitted, s.Aborted, s.TooLarge)
+			if s.Finished != 250*repeats || s.Running+s.Waiting != 0 || uint64(rec.Len()) != s.Admitted || s.Aborted+s.TooLarge != 0 {
+				t.Errorf("250 requests, but %d finished, %d admitted, %d aborted, %d too large", s.Finished, s.Admitted, s.Aborted, s.TooLarge)
 			}
 			// Few requests overlap when they are spread over many ranks.
 			if s.RemovedBlocks[indexer.Device] == 0 || s.Duplicates == 0 && len(f.publishers) < 4 {
 				t.Errorf("the load evicts %d blocks and makes %d duplicates: too light to test anything", s.RemovedBlocks[indexer.Device], s.Duplicates)
 			}
-			if c.HostCapacity > 0 && (s.LoadedBlocks == 0 || s.StoredBlocks[indexer.Host] == 0) {
+			if c.HostCapacity > 0 && (s.LoadedBlocks == 0 && c.HostCapacity > c.Capacity || s.StoredBlocks[indexer.Host] == 0) {
 				t.Errorf("host tier: %d blocks copied, %d loaded back", s.StoredBlocks[indexer.Host], s.LoadedBlocks)
 			}
 		})
@@ -162,6 +162,56 @@ func checkPayloads(t *testing.T, f *Fleet, n *fakeNetwork, i int, at Endpoint, r
 	}
 	if k != len(records) {
 		t.Errorf("publisher %d: %d events decoded, %d recorded", i, k, len(records))
+	}
+}
+
+// With every copy announced, counting copies gives the contents, and a set does not.
+func TestAnnounceCopies(t *testing.T) {
+	log := &MemoryLog{}
+	f, _ := play(t, Config{BlockSize: 16, Capacity: 700, HostCapacity: 500, Trace: traffic(t, 250), Sink: log, AnnounceCopies: true})
+	copies, deepest := map[uint64]int{}, 0
+	for _, r := range log.Records(0) {
+		if r.Tier != indexer.Device {
+			continue
+		}
+		for _, e := range r.Engines {
+			switch r.Kind {
+			case RecordStored:
+				copies[e]++
+				deepest = max(deepest, copies[e])
+			case RecordRemoved:
+				if copies[e]--; copies[e] < 0 {
+					t.Fatalf("batch %d removes a copy of %x that was never stored", r.Sequence, e)
+				}
+			}
+		}
+	}
+	for _, h := range f.Contents(0) {
+		if h.Tiers.Has(indexer.Device) != (copies[h.Engine] > 0) {
+			t.Errorf("block %x is held: %v, with %d copies", h.Engine, h.Tiers.Has(indexer.Device), copies[h.Engine])
+		}
+		delete(copies, h.Engine)
+	}
+	for e, n := range copies {
+		if n != 0 {
+			t.Errorf("block %x is not held and has %d copies", e, n)
+		}
+	}
+	if deepest < 2 {
+		t.Error("no block had two copies")
+	}
+}
+
+// Publishers that push to one subscriber are told apart by their topics.
+func TestTopics(t *testing.T) {
+	f, _ := fleet(t, Config{Workers: 2, Ranks: 2, Model: "m", Topic: "kv@{instance}-{rank}@{model}", Connect: true, Endpoint: "tcp://127.0.0.1:9000",
+		NoReplay: true, Trace: traffic(t, 5)})
+	var got []string
+	for _, p := range f.publishers {
+		got = append(got, p.topic)
+	}
+	if d := cmp.Diff([]string{"kv@1-0@m", "kv@1-1@m", "kv@2-0@m", "kv@2-1@m"}, got); d != "" {
+		t.Errorf("topics (-want +got):\n%s", d)
 	}
 }
 

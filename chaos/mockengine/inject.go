@@ -122,7 +122,7 @@ func (p *publisher) reopen(ctx context.Context) error {
 // proper sequence frame use up their number, as a batch that failed on its way
 // would.
 func (p *publisher) sendGarbage() error {
-	topic := []byte(p.cfg.Topic)
+	topic := []byte(p.topic)
 	var err error
 	switch p.garbage % 6 {
 	case 0: // payload alone
@@ -132,13 +132,13 @@ func (p *publisher) sendGarbage() error {
 	case 2: // sequence frame of seven bytes
 		err = p.pub.SendRaw(topic, []byte("1234567"), []byte("garbage"))
 	case 3: // text where msgpack should be
-		err = p.pub.Publish(p.cfg.Topic, p.sequence, []byte("{\"type\": \"BlockStored\"}"))
+		err = p.pub.Publish(p.topic, p.sequence, []byte("{\"type\": \"BlockStored\"}"))
 		p.sequence++
 	case 4: // an array that promises 2^32-1 events and ends
-		err = p.pub.Publish(p.cfg.Topic, p.sequence, []byte{0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0xdd, 0xff, 0xff, 0xff, 0xff})
+		err = p.pub.Publish(p.topic, p.sequence, []byte{0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0xdd, 0xff, 0xff, 0xff, 0xff})
 		p.sequence++
 	case 5: // nothing at all
-		err = p.pub.Publish(p.cfg.Topic, p.sequence, []byte{0xc1})
+		err = p.pub.Publish(p.topic, p.sequence, []byte{0xc1})
 		p.sequence++
 	}
 	p.garbage++

@@ -141,6 +141,26 @@ func TestLostBatches(t *testing.T) {
 	}
 }
 
+// A fault at batch 0 comes before the first batch, an engine's first clear included.
+func TestFaultBeforeTheFirstBatch(t *testing.T) {
+	for _, format := range []Format{VLLMMap, SGLangMap} {
+		f, n := play(t, Config{Formats: []Format{format}, Trace: traffic(t, 30), Faults: []Fault{
+			{Kind: Lose, Count: 2, Worker: -1}, {Kind: Garbage, Worker: -1},
+		}})
+		var how []string
+		for _, m := range n.sockets(f.Endpoints()[0].Publish)[0].messages[:4] {
+			how = append(how, m.how)
+		}
+		want := []string{"raw", "record", "record", "publish"} // vLLM says nothing at its start
+		if format == SGLangMap {
+			want = []string{"record", "raw", "record", "publish"}
+		}
+		if d := cmp.Diff(want, how); d != "" {
+			t.Errorf("%s: the first messages (-want +got):\n%s", format, d)
+		}
+	}
+}
+
 func TestResetSequence(t *testing.T) {
 	f, n, records := faulty(t, SGLangArray, Fault{Kind: ResetSequence})
 	if len(lives(records)) != 1 {

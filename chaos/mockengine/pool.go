@@ -62,10 +62,10 @@ func (p *pool) prefix(keys []uint64) int {
 
 // admit pins one copy of each of the first hit keys, which must be resident, and
 // reserves further blocks up to total. When free blocks do not suffice it evicts
-// the least recently released cached blocks; evicted gets the engine hashes whose
-// last copy went, in that order. It changes nothing and returns false when pinned
+// the least recently released cached blocks; evicted gets those whose last copy
+// went, with every those of which a copy went, in that order. It changes nothing and returns false when pinned
 // blocks leave too little room.
-func (p *pool) admit(keys []uint64, hit, total int, held []int32, evicted []evictedBlock) ([]int32, []evictedBlock, bool) {
+func (p *pool) admit(keys []uint64, hit, total int, held []int32, evicted []evictedBlock, every bool) ([]int32, []evictedBlock, bool) {
 	room := p.numFree + p.cached
 	from := len(held)
 	for _, k := range keys[:hit] {
@@ -87,8 +87,8 @@ func (p *pool) admit(keys []uint64, hit, total int, held []int32, evicted []evic
 	for range total - hit {
 		if p.free == 0 {
 			key, engine, gone := p.evict()
-			if gone {
-				evicted = append(evicted, evictedBlock{key: key, engine: engine})
+			if gone || every {
+				evicted = append(evicted, evictedBlock{key: key, engine: engine, copyLeft: !gone})
 			}
 		}
 		b := p.free
@@ -100,7 +100,10 @@ func (p *pool) admit(keys []uint64, hit, total int, held []int32, evicted []evic
 	return held, evicted, true
 }
 
-type evictedBlock struct{ key, engine uint64 }
+type evictedBlock struct {
+	key, engine uint64
+	copyLeft    bool // another copy is still resident
+}
 
 // evict frees the least recently released cached block; gone says that it was the
 // last copy of its key.

@@ -130,7 +130,7 @@ func TestPoolAgainstPlainRestatement(t *testing.T) {
 				}
 				hit = r.IntN(hit + 1) // a request may compute again what is there
 				total := n + r.IntN(3)
-				held, gone, ok := p.admit(keys, hit, total, nil, nil)
+				held, gone, ok := p.admit(keys, hit, total, nil, nil, false)
 				ids, evicted, wantOK := q.admit(keys, hit, total)
 				var got []uint64
 				for _, b := range gone {

@@ -28,6 +28,7 @@ type publisher struct {
 	cfg   *Config
 	net   transport.Network
 	index int
+	topic string
 	at    Endpoint
 	prof  profile
 	enc   Encoder
@@ -88,7 +89,7 @@ func (p *publisher) open() error {
 func (p *publisher) run(ctx context.Context) error {
 	defer close(p.ended)
 	p.start = time.Now()
-	if err := p.beginLife(); err != nil {
+	if err := p.begin(ctx); err != nil {
 		return err
 	}
 	finished := false
@@ -286,9 +287,9 @@ func (p *publisher) publish(events []engine.Event, records []Record) error {
 	}
 	switch fate {
 	case Sent:
-		err = p.pub.Publish(p.cfg.Topic, seq, p.payload)
+		err = p.pub.Publish(p.topic, seq, p.payload)
 	case Withheld:
-		err = p.pub.Record(p.cfg.Topic, seq, p.payload)
+		err = p.pub.Record(p.topic, seq, p.payload)
 	}
 	if err != nil {
 		return fmt.Errorf("publisher %d: publish batch %d: %w", p.index, seq, err)
@@ -306,6 +307,21 @@ func (p *publisher) publish(events []engine.Event, records []Record) error {
 		p.mu.stats.Lost++
 	}
 	return nil
+}
+
+// begin begins the first life. Batches that are to be lost from the very first one on
+// include what the engine says at its start.
+func (p *publisher) begin(ctx context.Context) error {
+	for len(p.faults) > 0 && p.faults[0].Batch == 0 && (p.faults[0].Kind == Lose || p.faults[0].Kind == Drop) {
+		if err := p.apply(ctx, p.faults[0]); err != nil {
+			return err
+		}
+		p.faults = p.faults[1:]
+	}
+	if err := p.beginLife(); err != nil {
+		return err
+	}
+	return p.dueFaults(ctx)
 }
 
 // beginLife sets the first sequence of a process and says what the engine says.

@@ -173,7 +173,7 @@ func (s *scheduler) admit(t *task) bool {
 	// block computes that block again: a second copy.
 	hit := s.pool.prefix(t.keys[:min(t.promptBlocks, max(t.prompt-1, 0)/size)])
 	var ok bool
-	t.held, s.gone, ok = s.pool.admit(t.keys, hit, t.blocks(size), t.held[:0], s.gone[:0])
+	t.held, s.gone, ok = s.pool.admit(t.keys, hit, t.blocks(size), t.held[:0], s.gone[:0], s.cfg.AnnounceCopies)
 	if !ok {
 		return false
 	}
@@ -264,12 +264,15 @@ func (s *scheduler) commit(t *task, upto int, decode bool) {
 		fresh := s.pool.commit(t.held[i], t.keys[i], t.engines[i])
 		if fresh {
 			s.host.deviceBack(t.keys[i])
+		} else {
+			s.stats.Duplicates++
+		}
+		if fresh || s.cfg.AnnounceCopies {
 			if start < 0 {
 				start = i
 			}
 			continue
 		}
-		s.stats.Duplicates++
 		if start >= 0 {
 			s.emitStored(t, start, i, indexer.Device, decode)
 			start = -1
