@@ -20,6 +20,7 @@ const (
 	fieldLocality
 	fieldOwner
 	fieldSession
+	fieldMultimodal // Dynamo's block_mm_infos
 	// Mooncake's own.
 	fieldEventType
 	fieldSeqHashes
@@ -63,6 +64,8 @@ func parseField(key []byte) field {
 		return fieldOwner
 	case "session_id":
 		return fieldSession
+	case "block_mm_infos":
+		return fieldMultimodal
 	case "event_type":
 		return fieldEventType
 	case "seq_hashes":
@@ -98,7 +101,8 @@ type fields struct {
 	hasSeq    bool
 	objectKey []byte
 
-	extraAt int // offset of extra_keys when it may say something, else 0
+	// Offsets of extra_keys and block_mm_infos when they may say something, else 0.
+	extraAt, multimodalAt int
 }
 
 // field reads the value of one field at i. errShape: it is not what the field
@@ -111,6 +115,7 @@ func (d *Decoder) field(b []byte, i int, id field, ev *Event, f *fields) (next i
 	var text []byte
 	switch id {
 	case fieldType:
+		f.tag = tagNone
 		if text, next, ok = readStr(b, i); ok {
 			f.tag = parseTag(text)
 		}
@@ -155,7 +160,9 @@ func (d *Decoder) field(b []byte, i int, id field, ev *Event, f *fields) (next i
 			ev.LoraName = d.names.get(text)
 		}
 	case fieldExtra:
-		return extraSpan(b, i, f)
+		return perBlock(b, i, &f.extraAt)
+	case fieldMultimodal:
+		return perBlock(b, i, &f.multimodalAt)
 	case fieldGroup:
 		var v uint64
 		var neg bool

@@ -111,6 +111,8 @@ func (d *Decoder) tail(b []byte, i, slot, n int, ev *Event, f *fields) (int, err
 		id := fieldUnknown
 		switch {
 		case i >= len(b):
+		case slot == base && f.tag == tagStored && isArray(b[i]):
+			id = fieldMultimodal
 		case isInteger(b[i]) && !groupSeen && !kindSeen && slot < base+2:
 			id, groupSeen = fieldGroup, true
 		case isString(b[i]):
@@ -130,6 +132,8 @@ func (d *Decoder) tail(b []byte, i, slot, n int, ev *Event, f *fields) (int, err
 	}
 	return i, nil
 }
+
+func isArray(c byte) bool { return c&0xf0 == 0x90 || c == tagArray16 || c == tagArray32 }
 
 func isInteger(c byte) bool {
 	return c < 0x80 || c >= 0xe0 || c >= tagU8 && c <= tagI64

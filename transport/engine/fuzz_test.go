@@ -109,6 +109,35 @@ func crafted() [][]byte {
 			r.str("REMOTE")
 			r.str("worker")
 		}),
+		build(2, func(r *raw) { // Dynamo's multimodal infos in both forms, beside extra keys
+			for range 2 {
+				r.mapN(7)
+				r.str("type")
+				r.str("BlockStored")
+				r.str("block_hashes")
+				r.b = append(r.b, 0x93, 1, 2, 3)
+				r.str("token_ids")
+				r.b = append(r.b, 0x93, 4, 5, 6)
+				r.str("block_size")
+				r.b = append(r.b, 1)
+				r.str("extra_keys")
+				r.b = append(r.b, 0x93, 0xc0, 0xc0, 0x91)
+				r.str("mm")
+				r.str("block_mm_infos")
+				r.b = append(r.b, 0x93, 0xc0, 0x81)
+				r.str("mm_objects")
+				r.b = append(r.b, 0x92, 0x82)
+				r.str("offsets")
+				r.b = append(r.b, 0x90)
+				r.str("mm_hash")
+				r.hash(1<<63 | 5)
+				r.b = append(r.b, 0x92, 42, 0x90, 0x91, 0x91, 0x81)
+				r.str("mm_hash")
+				r.b = append(r.b, 7)
+				r.str("medium")
+				r.b = append(r.b, 0xc0)
+			}
+		}),
 		build(3, func(r *raw) { // a tier clear in both forms, an ignored event
 			r.b = append(r.b, 0x92)
 			r.str("TierBlocksCleared")

@@ -84,7 +84,7 @@ func (d *Decoder) finishStore(b []byte, ev *Event, f *fields) (SkipReason, bool)
 		// Somewhere below the root, and not said below what.
 		ev.Placeholder, ev.Tokens, ev.Bigram, ev.BlockSize = true, nil, false, 0
 	}
-	if f.extraAt != 0 && !d.extraKeys(b, f.extraAt, ev) {
+	if f.extraAt|f.multimodalAt != 0 && !d.extras(b, ev, f) {
 		return SkipMalformed, false
 	}
 	return 0, true

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"reflect"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -273,6 +274,8 @@ func referenceEvent(e any) verdict {
 						named = append(named, pair{"kv_cache_spec_kind", s})
 						kind = true
 					}
+				} else if _, ok := e[i].([]any); ok && i == 9 && tag == "BlockStored" {
+					named = append(named, pair{"block_mm_infos", e[i]})
 				} else if _, _, ok := integer(e[i]); ok && !group && !kind && i-len(names) < 2 {
 					named = append(named, pair{"group_idx", e[i]})
 					group = true
@@ -291,11 +294,20 @@ func judge(named table) verdict {
 	var hashes, seq []uint64
 	var hasHashes, hasSeq, foreign, inside, bad bool
 	var size uint64
-	var extra []any
+	var extra, infos []any
 	check := func(ok bool) bool { bad = bad || !ok; return ok }
 	text := func(v any, into *string) {
 		if s, ok := v.(string); check(ok) {
 			*into = s
+		}
+	}
+	perBlock := func(v any, into *[]any) {
+		l, ok := v.([]any)
+		check(ok)
+		for _, x := range l {
+			if x != nil {
+				*into = l
+			}
 		}
 	}
 	refuse := func(r SkipReason) verdict {
@@ -368,14 +380,9 @@ func judge(named table) verdict {
 				text(v, &ev.LoraName)
 			}
 		case "extra_keys":
-			l, ok := v.([]any)
-			if check(ok) {
-				for _, x := range l {
-					if x != nil {
-						extra = l
-					}
-				}
-			}
+			perBlock(v, &extra)
+		case "block_mm_infos":
+			perBlock(v, &infos)
 		case "group_idx":
 			u, ok := natural(v, 1<<31)
 			check(ok)
@@ -482,8 +489,13 @@ func judge(named table) verdict {
 	if inside && !ev.HasParent {
 		ev.Placeholder, ev.Tokens, ev.Bigram, ev.BlockSize = true, nil, false, 0
 	}
-	if len(extra) != 0 && len(extra) != len(ev.Hashes) && ev.SpecKind != SpecOther {
-		return refuse(SkipMalformed)
+	for _, l := range []*[]any{&extra, &infos} {
+		if len(*l) != 0 && len(*l) != len(ev.Hashes) {
+			if ev.SpecKind != SpecOther {
+				return refuse(SkipMalformed)
+			}
+			*l = nil
+		}
 	}
 	for i, x := range extra {
 		keys, ok := x.([]any)
@@ -522,7 +534,34 @@ func judge(named table) verdict {
 			}
 		}
 	}
+	for i, x := range infos {
+		objects, ok := memberOf(x, "mm_objects").([]any)
+		if !ok && x != nil {
+			ev.Extra = append(ev.Extra, ExtraKey{Block: i, HasOffset: true})
+		}
+		for _, o := range objects {
+			h, _, _ := integer(memberOf(o, "mm_hash"))
+			ev.Extra = append(ev.Extra, ExtraKey{Block: i, HasOffset: true, Digest: h})
+		}
+	}
+	sort.SliceStable(ev.Extra, func(i, j int) bool { return ev.Extra[i].Block < ev.Extra[j].Block })
 	return verdict{event: ev, use: true}
+}
+
+func memberOf(v any, name string) any {
+	switch v := v.(type) {
+	case table:
+		for _, p := range v {
+			if p.key == name {
+				return p.value
+			}
+		}
+	case []any:
+		if len(v) > 0 {
+			return v[0]
+		}
+	}
+	return nil
 }
 
 var tiers = map[string]indexer.Tier{

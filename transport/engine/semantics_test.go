@@ -190,3 +190,20 @@ func TestClocks(t *testing.T) {
 		t.Error("a text for a clock")
 	}
 }
+
+// TestMultimodalInfos: the items of Dynamo's publishers reach Extra by their hashes.
+func TestMultimodalInfos(t *testing.T) {
+	head := "\x9c\xabBlockStored\x92\x01\x02\xc0\x92\x05\x06\x01\xc0\xa3GPU\xc0\xc0"
+	infos := "\x92\xc0\x81\xaamm_objects\x92\x82\xa7mm_hash\x2a\xa7offsets\x91\x92\x00\x01\x81\xa7mm_hash\x2b"
+	b := decode(t, encode.VLLMArray, raw(head+infos+"\x02\xaefull_attention"), raw(head+"\x92\xc0\x07\xc0\xc0"))
+	if len(b.Events) != 2 {
+		t.Fatalf("skipped %v", b.Skipped)
+	}
+	want := []engine.ExtraKey{{Block: 1, Digest: 42, HasOffset: true}, {Block: 1, Digest: 43, HasOffset: true}}
+	if ev := b.Events[0]; !slices.Equal(ev.Extra, want) || ev.Group != 2 || ev.SpecKind != engine.SpecFullAttention {
+		t.Errorf("%+v", ev)
+	}
+	if ev := b.Events[1]; len(ev.Extra) != 1 || ev.Extra[0].Block != 1 || ev.Extra[0].Digest == 0 || !ev.Extra[0].HasOffset {
+		t.Errorf("an info of unknown shape must set its block apart: %+v", ev)
+	}
+}

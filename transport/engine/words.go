@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/kvcluster/kvcluster/indexer"
+import (
+	"bytes"
+
+	"github.com/kvcluster/kvcluster/indexer"
+)
 
 // ParseMedium maps an engine's name of a storage medium to its tier. Case does not
 // matter; ok is false for a name that is in no table.
@@ -53,9 +57,10 @@ const (
 	localityElsewhere // REMOTE, or a word that is not known
 )
 
+var local = []byte("LOCAL")
+
 func parseLocality(name []byte) locality {
-	switch string(name) {
-	case "LOCAL", "local", "Local":
+	if bytes.EqualFold(name, local) {
 		return localityLocal
 	}
 	return localityElsewhere
