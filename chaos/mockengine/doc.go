@@ -17,7 +17,8 @@
 //   - Blocks become visible when they are computed. Neighbouring new blocks form one
 //     store event; a block that is visible as another copy breaks it: duplicates take
 //     capacity and send nothing. At least one token of a prompt is always computed.
-//   - Decoding stores single blocks. SGLang holds such events back for 40 decode steps
+//   - Decoding stores single blocks as they fill. SGLang stores what a request has
+//     generated in one piece at its end, and holds such events back for 40 decode steps
 //     or until a prefill is reported.
 //   - A finished request releases its blocks tail first. With duplicates, the removal
 //     is sent when the last copy goes.

@@ -66,6 +66,9 @@ type profile struct {
 	// decodeHold: events of decoding wait until this many decode steps have passed
 	// or a prefill is reported.
 	decodeHold int
+	// storeAtEnd: what a request generates enters the cache in one piece when it
+	// finishes (SGLang's radix tree), not block by block.
+	storeAtEnd bool
 	// clearFirst: batch 0 of every life says that all blocks are gone.
 	clearFirst bool
 	// clockSequence: sequences start at the nanosecond clock, not at 0.
@@ -86,7 +89,7 @@ func profileOf(f Format) (profile, error) {
 	case VLLMMap, VLLMArray:
 		return profile{fourFrames: f == VLLMMap, group: 0, spec: engine.SpecFullAttention, saltOnce: true}, nil
 	case SGLangMap, SGLangArray, SGLangBigram:
-		return profile{bigram: f == SGLangBigram, decodeHold: 40, clearFirst: true, group: -1, noLora: true}, nil
+		return profile{bigram: f == SGLangBigram, decodeHold: 40, storeAtEnd: true, clearFirst: true, group: -1, noLora: true}, nil
 	case TRTLLM:
 		return profile{fourFrames: true, clearFirst: true, clockSequence: true, heartbeat: 5 * time.Second, group: -1, saltOnce: true}, nil
 	}

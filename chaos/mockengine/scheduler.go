@@ -228,7 +228,11 @@ func (s *scheduler) advance(t *task) {
 		}
 		t.prefilled, t.decodeStart = true, s.now
 	} else if t.done < len(t.keys) {
-		s.commit(t, t.done+1, true)
+		upto := t.done + 1
+		if s.prof.storeAtEnd {
+			upto = len(t.keys)
+		}
+		s.commit(t, upto, true)
 	} else {
 		s.finish(t)
 		return
@@ -236,7 +240,7 @@ func (s *scheduler) advance(t *task) {
 	// The next block fills with token number (done+1)*size, the pages of a bigram
 	// model with one more; the request ends with its last token.
 	generated := t.total - t.prompt
-	if t.done < len(t.keys) {
+	if t.done < len(t.keys) && !s.prof.storeAtEnd {
 		generated = (t.done+1)*size - t.prompt
 		if s.prof.bigram {
 			generated++
