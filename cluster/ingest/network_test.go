@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvcluster/kvcluster/transport"
@@ -173,7 +174,7 @@ func (l *scriptLoop) OpenReplay(endpoint string, h transport.ReplayHandler) (tra
 }
 
 // mockEngine publishes and answers replays, with every fault a test may ask for.
-// Fields below mu may be changed by the test between two steps.
+// The test may change fields before it waits.
 type mockEngine struct {
 	net              *scriptNet
 	endpoint, replay string
@@ -229,6 +230,7 @@ func (e *mockEngine) sendRaw(frames ...[]byte) {
 	if s := e.subscription(); s != nil && !e.down {
 		s.do(func() { s.h.OnMessage(frames) })
 	}
+	synctest.Wait() // the test and the loops take turns
 }
 
 func (e *mockEngine) subscription() *scriptSub {
@@ -245,6 +247,7 @@ func (e *mockEngine) connect() {
 	if s := e.subscription(); s != nil {
 		s.do(s.h.OnConnect)
 	}
+	synctest.Wait()
 }
 
 func (e *mockEngine) disconnect() {
@@ -252,6 +255,7 @@ func (e *mockEngine) disconnect() {
 		s.do(s.h.OnDisconnect)
 	}
 	e.down = true
+	synctest.Wait()
 }
 
 // restart is a new run: another sequence from start on, an empty buffer, a new connection.
@@ -262,6 +266,8 @@ func (e *mockEngine) restart(start uint64) {
 }
 
 func (e *mockEngine) answer(start uint64, reply func(...[]byte)) {
+	e.net.mu.Lock() // see world.wait
+	e.net.mu.Unlock()
 	e.requests = append(e.requests, start)
 	if e.onRequest != nil {
 		e.onRequest(start)

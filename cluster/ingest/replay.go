@@ -34,6 +34,7 @@ type replay struct {
 	pos      uint64 // latest reply; valid once began
 	began    bool
 	progress bool // it has moved the cursor
+	unusable bool // the endpoint
 }
 
 func (st *stream) canReplay() bool {
@@ -66,7 +67,7 @@ func (st *stream) begin(p purpose) {
 	}
 	if err != nil {
 		s.fail("replay from %s: %v", s.replayEndpoint(st.rank), err)
-		st.giveUp(ReplayUnreachable)
+		r.unusable, r.deadline = true, l.tl.Now() // the next tick gives up: no caller is in the middle of something then
 	}
 }
 
@@ -235,6 +236,8 @@ func (r *replay) end() {
 func (r *replay) timeout() {
 	st := r.st
 	switch {
+	case r.unusable:
+		st.giveUp(ReplayUnreachable)
 	case r.purpose == probe:
 		if !r.verified {
 			st.src.n.ProbesSilent++

@@ -45,8 +45,17 @@ type world struct {
 
 type option func(*Config, *Deps)
 
-// run runs a test in a bubble with a world.
+// run runs a test in a bubble with a world: with the translator of this package's
+// tests, which shares nothing with the real one, and with the real one.
 func run(t *testing.T, opts []option, test func(w *world)) {
+	t.Helper()
+	t.Run("plain", func(t *testing.T) {
+		runWith(t, append([]option{func(_ *Config, d *Deps) { d.NewTranslator = newPlain }}, opts...), test)
+	})
+	t.Run("real", func(t *testing.T) { runWith(t, opts, test) })
+}
+
+func runWith(t *testing.T, opts []option, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, net: newScriptNet(), catalog: catalog.New(), model: "m", delay: 20 * time.Millisecond}
@@ -54,7 +63,7 @@ func run(t *testing.T, opts []option, test func(w *world)) {
 			w.faults = append(w.faults, fmt.Sprintf("slot %d sequence %d: %v", h.Slot, h.Sequence, err))
 		}})
 		cfg := Config{Layout: shard.Layout{Partitions: 8}}
-		deps := Deps{Network: w.net, Log: w, NewWriter: w.index.NewWriter, NewTranslator: newPlain}
+		deps := Deps{Network: w.net, Log: w, NewWriter: w.index.NewWriter}
 		for _, o := range opts {
 			o(&cfg, &deps)
 		}
@@ -176,6 +185,12 @@ func (w *world) unregister(instance string, rank *uint32) {
 func (w *world) settle() { w.wait(time.Second) }
 
 func (w *world) wait(d time.Duration) {
+	// The race detector sees by these locks that the test, which has stopped, and
+	// whatever runs while it sleeps take turns.
+	w.net.mu.Lock()
+	w.net.mu.Unlock()
+	w.mu.Lock()
+	w.mu.Unlock()
 	time.Sleep(d)
 	synctest.Wait()
 }
