@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/kvcluster/kvcluster/router/internal/wire"
 )
@@ -65,6 +66,36 @@ func (c *call) parse(b body, msgpack bool) (*request, error) {
 	return q, q.resolve()
 }
 
+// largeBody is the size in bytes from which bodies are counted and bounded in number.
+const largeBody = 256 << 10
+
+// acquireLarge waits for the right to hold a large body.
+func (c *call) acquireLarge() error {
+	select {
+	case c.router.large <- struct{}{}:
+		c.large = true
+		return nil
+	default:
+	}
+	timer := time.NewTimer(c.router.cfg.QueueTimeout)
+	defer timer.Stop()
+	select {
+	case c.router.large <- struct{}{}:
+		c.large = true
+		return nil
+	case <-c.r.Context().Done():
+	case <-timer.C:
+	}
+	return &apiError{status: http.StatusServiceUnavailable, text: "too many large requests at the same time, try again"}
+}
+
+func (c *call) releaseLarge() {
+	if c.large {
+		<-c.router.large
+		c.large = false
+	}
+}
+
 // readBody reads the whole body into c.raw.
 func (c *call) readBody() error {
 	limit := c.route.maxBody
@@ -79,6 +110,11 @@ func (c *call) readBody() error {
 	}
 	in := http.MaxBytesReader(c.w, c.r.Body, limit)
 	for {
+		if !c.large && (len(buf) >= largeBody || c.r.ContentLength > largeBody) {
+			if err := c.acquireLarge(); err != nil {
+				return err
+			}
+		}
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}

@@ -18,6 +18,7 @@ type call struct {
 	out    []byte   // answer under construction
 	code   int      // answered with, 0 = nothing written yet
 	model  string   // for the access log
+	large  bool     // holds a token of Router.large
 }
 
 var unknownRoute = route{path: "unknown"}
@@ -38,9 +39,11 @@ func (r *Router) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	finished := false
 	defer func() {
+		c.releaseLarge()
 		if !finished { // a panic: the call's memory is not reused
 			cause := recover()
 			if cause == http.ErrAbortHandler {
+				c.account(start)
 				panic(cause)
 			}
 			r.log.Error("handler panicked", "path", c.route.path, "cause", cause, "stack", string(debug.Stack()))
@@ -48,12 +51,13 @@ func (r *Router) serve(w http.ResponseWriter, req *http.Request) {
 				c.writeAPIError(&apiError{status: http.StatusInternalServerError, text: "internal error"})
 			}
 			c.account(start)
+			return
 		}
+		r.release(c)
 	}()
 	c.dispatch()
 	c.account(start)
 	finished = true
-	r.release(c)
 }
 
 // dispatch runs the handler for the method. GET handlers serve HEAD too; net/http drops

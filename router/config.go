@@ -31,6 +31,9 @@ type Config struct {
 	// Defaults 4 x GOMAXPROCS, 1 s.
 	MaxConcurrentQueries int
 	QueueTimeout         time.Duration
+	// MaxLargeBodies bounds the bodies above 256 KiB that are in memory at the same time,
+	// about 12 MiB each at most; further ones wait like queries. Default 64.
+	MaxLargeBodies int
 	// SilentAfter is how long a registered stream may send nothing before it is called
 	// out. Default 60 s.
 	SilentAfter time.Duration
@@ -78,6 +81,9 @@ func (c *Config) applyDefaults() {
 	if c.MaxConcurrentQueries == 0 {
 		c.MaxConcurrentQueries = 4 * runtime.GOMAXPROCS(0)
 	}
+	if c.MaxLargeBodies == 0 {
+		c.MaxLargeBodies = 64
+	}
 }
 
 // Validate reports everything that is wrong with the configuration.
@@ -104,8 +110,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is negative: %v", name, d))
 		}
 	}
-	if c.MaxConcurrentQueries < 0 {
-		errs = append(errs, fmt.Errorf("concurrent queries: %d", c.MaxConcurrentQueries))
+	if c.MaxConcurrentQueries < 0 || c.MaxLargeBodies < 0 {
+		errs = append(errs, fmt.Errorf("concurrent queries %d, large bodies %d: must not be negative", c.MaxConcurrentQueries, c.MaxLargeBodies))
 	}
 	return errors.Join(errs...)
 }

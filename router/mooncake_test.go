@@ -201,6 +201,10 @@ func TestMooncakeMsgpack(t *testing.T) {
 	if a := reg(5, obj{"hash_profile": numericSeed}); a.status != 400 || !strings.Contains(a.body, "python_hash_seed") {
 		t.Errorf("numeric seed: %d %s", a.status, a.body)
 	}
+	a := reg(0, obj{"instance_id": "engine-b"})
+	if m := unpack(t, a); a.status != 409 || m["field"] != "endpoint" {
+		t.Errorf("endpoint of another instance: %d %v", a.status, m)
+	}
 	if a := f.do("POST", "/register", "application/msgpack", "\xc1"); a.status != 400 || !strings.HasPrefix(a.header.Get("Content-Type"), "text/plain") {
 		t.Errorf("malformed: %d %v", a.status, a.header)
 	}
@@ -231,7 +235,7 @@ func TestMooncakeMsgpack(t *testing.T) {
 			t.Errorf("other %s: %s", name, d)
 		}
 	}
-	a := post("/query", obj{"model": "test-model", "block_size": 4, "token_ids": []any{1, 2, -3}})
+	a = post("/query", obj{"model": "test-model", "block_size": 4, "token_ids": []any{1, 2, -3}})
 	if m := unpack(t, a); a.status != 400 || m["field"] != "token_ids" || m["index"] != int64(2) {
 		t.Errorf("negative token: %d %v", a.status, m)
 	}

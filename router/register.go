@@ -35,6 +35,11 @@ func (c *call) register() error {
 	if err := q.checkRegistration(); err != nil {
 		return err
 	}
+	if q.dialect == mooncakeC {
+		if err := c.router.checkService(q); err != nil {
+			return err
+		}
+	}
 	if err := c.router.cluster.Register(c.r.Context(), q.registration()); err != nil {
 		return err
 	}
@@ -83,6 +88,17 @@ func (q *request) checkRegistration() error {
 		return &apiError{status: http.StatusBadRequest, text: fmt.Sprintf("unsupported cache_group %d: want 0", q.cacheGroup), field: "cache_group"}
 	}
 	return q.profile.check()
+}
+
+// checkService refuses an endpoint that another instance has, as Mooncake's msgpack
+// conductor does.
+func (r *Router) checkService(q *request) error {
+	for _, s := range r.cluster.View().Sources() {
+		if s.Endpoint == q.endpoint && s.Instance != q.instance && s.Topic == q.topic {
+			return &apiError{status: http.StatusConflict, text: fmt.Sprintf("endpoint %s already belongs to instance %s", q.endpoint, s.Instance), field: "endpoint"}
+		}
+	}
+	return nil
 }
 
 // registration translates the request for the catalog. LoRA name and, for Mooncake, the

@@ -17,8 +17,9 @@ type Router struct {
 	access  *accessLog
 	names   nameCache
 	pool    searcherPool
-	calls   sync.Pool // *call
-	bodies  sync.Pool // *request
+	large   chan struct{} // a token for every large body in memory
+	calls   sync.Pool     // *call
+	bodies  sync.Pool     // *request
 	peers   peerSet
 	hashes  profiles
 	started time.Time
@@ -41,6 +42,7 @@ func New(cfg Config, cluster Cluster, logger *slog.Logger) *Router {
 	cfg.applyDefaults()
 	r := &Router{cfg: cfg, cluster: cluster, log: logger, routes: map[string]*route{}, started: time.Now()}
 	r.pool.init(cluster, cfg.MaxConcurrentQueries, cfg.QueueTimeout)
+	r.large = make(chan struct{}, cfg.MaxLargeBodies)
 	r.access = newAccessLog(cfg)
 	r.metrics = newMetrics(r)
 	for _, p := range cfg.Peers {

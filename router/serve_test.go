@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +202,7 @@ func TestTooManyQueries(t *testing.T) {
 		if time.Since(wait) > deadline {
 			t.Fatal("the first query did not start")
 		}
+		runtime.Gosched()
 	}
 	a := f.post("/query_by_hash", query)
 	a.want(t, 503, `{"error":"too many queries at the same time, try again"}`)
@@ -209,6 +211,21 @@ func TestTooManyQueries(t *testing.T) {
 		t.Errorf("first: %d %s", a.status, a.body)
 	}
 	f.mustPost("/query_by_hash", query, 200)
+}
+
+// Large bodies in memory are bounded in number; small ones go past them.
+func TestTooManyLargeBodies(t *testing.T) {
+	f := setup(t, Config{MaxLargeBodies: 1, QueueTimeout: time.Millisecond})
+	f.register("1", 0)
+	f.router.large <- struct{}{} // somebody holds the only place
+	pad := strings.Repeat(" ", largeBody)
+	f.post("/query", pad+`{"token_ids":[1],"model_name":"m"}`).want(t, 503, `{"error":"too many large requests at the same time, try again"}`)
+	f.mustPost("/query", `{"token_ids":[1],"model_name":"m"}`, 200)
+	<-f.router.large
+	for range 3 { // the place is given back, errors included
+		f.mustPost("/query", pad+`{"token_ids":[1],"model_name":"m"}`, 200)
+		f.mustPost("/query", pad+`{"token_ids":`, 400)
+	}
 }
 
 // A handler that panics costs its own request only.
