@@ -26,9 +26,10 @@ type Network struct {
 		sync.Mutex
 		ctx        *zmq4.Context // nil before the first use
 		closed     bool
-		users      int           // loops and publishers that are not closed
-		publishers []*engineLoop // started with the first publisher
-		next       int           // the publisher loop that gets the next publisher
+		users      int            // loops and publishers that are not closed
+		publishers []*engineLoop  // started with the first publisher
+		next       int            // the publisher loop that gets the next publisher
+		unheard    []*zmq4.Socket // monitors whose event has not come; see awaitClosed
 	}
 }
 
@@ -140,7 +141,7 @@ func (n *Network) Close() error {
 		return fmt.Errorf("close zmq network: %w by %d loops and publishers", ErrOpen, users)
 	}
 	n.mu.closed = true
-	ctx, loops := n.mu.ctx, n.mu.publishers
+	ctx, loops, unheard := n.mu.ctx, n.mu.publishers, n.mu.unheard
 	n.mu.Unlock()
 
 	for _, e := range loops {
@@ -150,7 +151,11 @@ func (n *Network) Close() error {
 	if ctx == nil {
 		return nil
 	}
-	if err := ctx.Term(); err != nil {
+	var errs []error
+	for _, pair := range unheard {
+		errs = append(errs, pair.Close())
+	}
+	if err := errors.Join(append(errs, ctx.Term())...); err != nil {
 		return fmt.Errorf("close zmq network: %w", err)
 	}
 	return nil

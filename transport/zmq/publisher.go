@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	zmq4 "github.com/pebbe/zmq4"
 
@@ -254,6 +253,9 @@ func (r *replayServer) deliver(frames [][]byte) {
 		r.reply(identity, rec.topic, sequence(rec.seq), rec.payload)
 	})
 	r.reply(identity, nil, sequence(^uint64(0)), nil) // the end marker
+	// Sending has libzmq work off its commands, so a request may have been signalled
+	// for the last time.
+	r.loop.enqueue(r.router)
 }
 
 // reply sends one reply. What does not fit below the high-water mark of that peer
@@ -283,7 +285,18 @@ func (p *publisher) Close() error {
 	p.mu.room.Broadcast()
 	p.mu.Unlock()
 
-	err := p.onLoop(p.shut)
+	var pairs []*zmq4.Socket
+	err := p.onLoop(func() (err error) {
+		pairs, err = p.shut()
+		return err
+	})
+	// Waiting is done here and not on the loop, which serves other publishers.
+	for _, pair := range pairs {
+		err = errors.Join(err, p.net.awaitClosed(pair))
+	}
+	if err != nil {
+		err = fmt.Errorf("close publisher %s: %w", p.cfg.Endpoint, err)
+	}
 	p.mu.Lock()
 	p.mu.closeErr = err
 	p.mu.Unlock()
@@ -291,46 +304,57 @@ func (p *publisher) Close() error {
 	return err
 }
 
-// shut runs on the loop.
-func (p *publisher) shut() error {
+// shut runs on the loop. It returns monitors that tell when the addresses are free.
+func (p *publisher) shut() (pairs []*zmq4.Socket, err error) {
 	p.flush()
-	var errs []error
-	errs = append(errs, p.pub.zs.SetLinger(publisherLinger))
-	if !p.cfg.Connect {
-		errs = append(errs, p.pub.unbind(p.endpoint))
+	for _, s := range []*socket{p.pub, p.router} {
+		if s == nil {
+			continue
+		}
+		err = errors.Join(err, s.zs.SetLinger(publisherLinger))
+		if s != p.pub || !p.cfg.Connect {
+			pair, perr := s.watchClosing()
+			err = errors.Join(err, perr)
+			if pair != nil {
+				pairs = append(pairs, pair)
+			}
+		}
+		s.Close()
 	}
-	p.pub.Close()
-	if p.router != nil {
-		errs = append(errs, p.router.zs.SetLinger(publisherLinger), p.router.unbind(p.replayEndpoint))
-		p.router.Close()
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("close publisher %s: %w", p.cfg.Endpoint, err)
-	}
-	return nil
+	return pairs, err
 }
 
-// unbind gives the address free and waits until the I/O thread has closed it: a
-// restarted engine binds it again at once.
-func (s *socket) unbind(address string) (err error) {
-	const listening = zmq4.EVENT_CLOSED | zmq4.EVENT_CLOSE_FAILED
+// watchClosing returns a monitor that reports when the I/O thread has closed what
+// the socket listens on: a restarted engine binds the address again at once.
+//
+// Unbinding would not need it, but ends the connections without what is queued.
+//
+// The monitor asks for exactly one event. libzmq sends events with a blocking call:
+// one that comes after the monitor was closed holds up an I/O thread, or the thread
+// that closes sockets, for ever. MONITOR_STOPPED would be one.
+func (s *socket) watchClosing() (*zmq4.Socket, error) {
 	name := fmt.Sprintf("inproc://monitor-%d", s.loop.net.monitors.Add(1))
-	if err := s.zs.Monitor(name, listening); err != nil {
-		return err
+	if err := s.zs.Monitor(name, zmq4.EVENT_CLOSED|zmq4.EVENT_CLOSE_FAILED); err != nil {
+		return nil, err
 	}
 	pair, err := s.loop.ctx.NewSocket(zmq4.PAIR)
 	if err != nil {
-		return err
+		return nil, errors.Join(err, s.zs.Monitor("", 0))
 	}
-	defer func() { err = errors.Join(err, pair.Close()) }()
-	if err := errors.Join(pair.SetLinger(0), pair.SetRcvtimeo(time.Second), pair.Connect(name)); err != nil {
-		return err
+	if err := errors.Join(pair.SetLinger(0), pair.SetRcvtimeo(2*publisherLinger), pair.Connect(name)); err != nil {
+		return nil, errors.Join(err, s.zs.Monitor("", 0), pair.Close())
 	}
-	if err := s.zs.Unbind(address); err != nil {
-		return err
+	return pair, nil
+}
+
+func (n *Network) awaitClosed(pair *zmq4.Socket) error {
+	_, _, _, err := pair.RecvEvent(0)
+	if err == nil {
+		return pair.Close()
 	}
-	if _, _, _, err := pair.RecvEvent(0); err != nil {
-		return fmt.Errorf("%s: not closed within a second: %w", address, err)
-	}
-	return nil
+	// The event may still come, so the monitor stays open until the network is closed.
+	n.mu.Lock()
+	n.mu.unheard = append(n.mu.unheard, pair)
+	n.mu.Unlock()
+	return fmt.Errorf("an address is still bound after %v: %w", 2*publisherLinger, err)
 }

@@ -41,9 +41,5 @@ func (s *socket) reopen() {
 	if err := s.open(); err != nil {
 		s.loop.log.Error("open socket again", "socket", s.what, "error", err, "retry_in", reopenAfter)
 		s.check = s.loop.AfterFunc(reopenAfter, s.reopen)
-		return
-	}
-	if s.reopened != nil {
-		s.reopened()
 	}
 }

@@ -65,7 +65,6 @@ type socket struct {
 
 	retrying bool            // connecting only: libzmq connects again by itself
 	check    transport.Timer // looks whether it does; nil when not set
-	reopened func()          // called when reopen has made a new socket; may be nil
 }
 
 type connEvent uint8

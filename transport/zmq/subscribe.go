@@ -57,13 +57,28 @@ func (l *loop) Subscribe(cfg transport.SubscribeConfig, h transport.SubscribeHan
 type replay struct {
 	*socket
 	transport.ReplayHandler
-	waiting []uint64 // requests made while there was no connection
+	stands bool
+	// waiting are requests made while there was no connection. libzmq would keep them
+	// too, but would also give them to a stranger that listens on the port.
+	waiting []uint64
 }
 
-// OnConnect implements receiver. libzmq has sent what was waiting, or will.
+// OnConnect implements receiver.
 func (r *replay) OnConnect() {
+	r.stands = true
+	for _, start := range r.waiting {
+		if err := r.send(start); err != nil {
+			r.loop.log.Error("request lost", "socket", r.what, "error", err)
+		}
+	}
 	r.waiting = nil
 	r.ReplayHandler.OnConnect()
+}
+
+// OnDisconnect implements receiver.
+func (r *replay) OnDisconnect() {
+	r.stands = false
+	r.ReplayHandler.OnDisconnect()
 }
 
 // deliver takes off the empty delimiter. A reply without one is passed on whole:
@@ -97,33 +112,31 @@ func (l *loop) OpenReplay(text string, h transport.ReplayHandler) (transport.Rep
 	if err != nil {
 		return nil, err
 	}
-	r.reopened = func() {
-		for _, start := range r.waiting {
-			if err := r.send(start); err != nil {
-				l.log.Error("request lost", "socket", what, "error", err)
-			}
-		}
-	}
 	return r, nil
 }
+
+// errNotOpen: the socket had to be replaced, and that has not worked yet.
+var errNotOpen = errors.New("socket is not open")
 
 // Request implements transport.ReplaySocket.
 func (r *replay) Request(start uint64) error {
 	if r.closed {
 		return fmt.Errorf("%s: request: %w", r.what, transport.ErrClosed)
 	}
-	if r.zs != nil {
-		if err := r.send(start); err != nil {
-			return fmt.Errorf("%s: request: %w", r.what, err)
-		}
-	}
-	if !r.connected {
+	if !r.stands {
 		r.waiting = append(r.waiting, start)
+		return nil
+	}
+	if err := r.send(start); err != nil {
+		return fmt.Errorf("%s: request: %w", r.what, err)
 	}
 	return nil
 }
 
 func (r *replay) send(start uint64) error {
+	if r.zs == nil {
+		return errNotOpen
+	}
 	seq := sequence(start)
 	if err := sendAll(r.raw, nil, seq[:]); err != nil {
 		return err

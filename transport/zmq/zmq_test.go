@@ -3,6 +3,7 @@ package zmq_test
 import (
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,7 +15,16 @@ import (
 	"github.com/kvcluster/kvcluster/transport/zmq"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(fleetEnv); spec != "" {
+		if err := runFleet(spec); err != nil {
+			fmt.Fprintln(os.Stderr, "fleet:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func newNetwork(t testing.TB, cfg zmq.Config) *zmq.Network {
 	t.Helper()
