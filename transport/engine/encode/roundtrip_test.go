@@ -25,7 +25,7 @@ func TestRoundTrip(t *testing.T) {
 				}
 				var want []engine.Event
 				var skipped engine.SkipCounts
-				for range rapid.IntRange(0, 20).Draw(t, "events") {
+				for range rapid.IntRange(0, 8).Draw(t, "events") {
 					ev := drawEvent(t, f)
 					b.Events = append(b.Events, ev)
 					if reason, skip := expectSkip(f, &ev); skip {
@@ -79,7 +79,7 @@ func drawEvent(t *rapid.T, f Format) Event {
 	if ev.Kind == engine.Cleared {
 		return ev
 	}
-	n := rapid.IntRange(0, 40).Draw(t, "blocks")
+	n := rapid.IntRange(0, 24).Draw(t, "blocks")
 	if s.mooncake {
 		n = min(n, 1)
 	}
