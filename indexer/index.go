@@ -174,6 +174,7 @@ type Stats struct {
 	Bytes    map[string]uint64 // live bytes by purpose
 	Reserved uint64            // bytes taken from the operating system
 	Limbo    uint64            // bytes waiting for readers before they can be reused
+	Shed     uint64            // blocks that should be dropped to get below the memory limit (rule N8)
 	Lanes    []LaneStats
 }
 

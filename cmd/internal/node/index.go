@@ -3,20 +3,55 @@ package node
 import (
 	"fmt"
 	"log/slog"
+	"strconv"
+	"strings"
 
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/indexer/reference"
+	"github.com/kvcluster/kvcluster/indexer/tree"
 )
 
-// openIndex makes and starts the index. want, if not nil, says how many blocks should
-// go for the memory bound.
-func openIndex(cfg IndexConfig, logger *slog.Logger) (idx indexer.Index, want func(indexer.Stats) int, err error) {
+// openIndex makes and starts the index.
+func openIndex(cfg IndexConfig, logger *slog.Logger) (indexer.Index, error) {
 	onFault := func(h indexer.Header, err error) {
 		logger.Error("frame refused; the copy is closed until its slot starts over", "group", h.Group, "partition", h.Partition, "slot", h.Slot, "sequence", h.Sequence, "error", err)
 	}
 	switch cfg.Kind {
 	case "reference":
-		return reference.New(reference.Config{OnFault: onFault}), nil, nil
+		return reference.New(reference.Config{OnFault: onFault}), nil
+	case "tree":
+		cpus, err := parseCPUs(cfg.CPUs)
+		if err != nil {
+			return nil, err
+		}
+		return tree.Open(tree.Config{
+			Lanes: cfg.Lanes, CPUs: cpus, Pin: cfg.NUMANode >= 0, NUMANode: cfg.NUMANode,
+			MemoryLimit: cfg.MemoryLimit, OnFault: onFault,
+		})
 	}
-	return nil, nil, fmt.Errorf("unknown kind of index %q", cfg.Kind)
+	return nil, fmt.Errorf("unknown kind of index %q: tree or reference", cfg.Kind)
+}
+
+// parseCPUs reads a list of cores as taskset writes it: 2-5,8.
+func parseCPUs(s string) ([]int, error) {
+	var out []int
+	for _, part := range strings.Split(s, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		first, last, ranged := strings.Cut(part, "-")
+		if !ranged {
+			last = first
+		}
+		a, errA := strconv.Atoi(first)
+		b, errB := strconv.Atoi(last)
+		if errA != nil || errB != nil || a < 0 || b < a || b >= 1<<16 {
+			return nil, fmt.Errorf("cores %q: %q is not a core or a range such as 2-5", s, part)
+		}
+		for c := a; c <= b; c++ {
+			out = append(out, c)
+		}
+	}
+	return out, nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvcluster/kvcluster/cluster"
 	"github.com/kvcluster/kvcluster/cluster/state"
-	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/router"
 	"github.com/kvcluster/kvcluster/transport/zmq"
 )
@@ -29,7 +28,7 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) (err error) {
 			err = errors.Join(err, fmt.Errorf("close %s: %w", what, cerr))
 		}
 	}
-	idx, shed, err := openIndex(cfg.Index, logger)
+	idx, err := openIndex(cfg.Index, logger)
 	if err != nil {
 		return err
 	}
@@ -60,7 +59,9 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) (err error) {
 	defer stopNode()
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(nodeCtx) }()
-	go shedLoop(nodeCtx, n, shed)
+	if cfg.Index.MemoryLimit > 0 {
+		go shedLoop(nodeCtx, n)
+	}
 
 	routerCtx, stopRouter := context.WithCancel(ctx)
 	defer stopRouter()
@@ -78,10 +79,7 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) (err error) {
 }
 
 // shedLoop tells the translators how much the index wants to be rid of (rule N8).
-func shedLoop(ctx context.Context, n *cluster.Node, want func(indexer.Stats) int) {
-	if want == nil {
-		return
-	}
+func shedLoop(ctx context.Context, n *cluster.Node) {
 	t := time.NewTicker(shedPeriod)
 	defer t.Stop()
 	for {
@@ -89,8 +87,8 @@ func shedLoop(ctx context.Context, n *cluster.Node, want func(indexer.Stats) int
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if blocks := want(n.Index().Stats()); blocks > 0 {
-				n.Ingest().Shed(blocks)
+			if blocks := n.Index().Stats().Shed; blocks > 0 {
+				n.Ingest().Shed(int(blocks))
 			}
 		}
 	}
