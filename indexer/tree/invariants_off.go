@@ -1,0 +1,5 @@
+//go:build !invariants
+
+package tree
+
+func (l *Lane) audited() {}
