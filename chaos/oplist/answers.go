@@ -32,8 +32,7 @@ func (a *Answers) Merge(b Answers) {
 // about as long as Build.
 func (l *List) Expected() Answers {
 	words := (l.cfg.Workers + 63) / 64
-	m := model{words: words, row: make(map[uint64]int, l.totals.Distinct)}
-	keyOf := func(content uint64) uint64 { return Mix(content) }
+	m := model{list: l, words: words, bits: make([]uint64, l.cfg.Copies*l.ids*blocksPerID*words)}
 	alive := make([]uint64, words)
 	var a Answers
 	for o := range l.All {
@@ -43,15 +42,12 @@ func (l *List) Expected() Answers {
 				alive[w] = ^uint64(0)
 			}
 			for d, c := range o.Contents {
-				set := m.set(keyOf(c))
+				set := m.set(unmix(c))
 				left := uint64(0)
 				for w := range alive {
-					now := uint64(0)
-					if set != nil {
-						now = alive[w] & set[w]
-					}
+					now := alive[w] & set[w]
 					// These held the d blocks before this one and not this one.
-					m.add(&a, o.Request, w, alive[w]&^now, uint32(d), l.cfg.Workers)
+					m.add(&a, o.Request, w, alive[w]&^now, uint32(d))
 					alive[w] = now
 					left |= now
 				}
@@ -60,54 +56,52 @@ func (l *List) Expected() Answers {
 				}
 			}
 			for w := range alive {
-				m.add(&a, o.Request, w, alive[w], uint32(len(o.Contents)), l.cfg.Workers)
+				m.add(&a, o.Request, w, alive[w], uint32(len(o.Contents)))
 			}
 		case Stored:
 			for _, k := range o.Keys {
-				m.make(k)[o.Worker/64] |= 1 << (o.Worker % 64)
+				m.set(unmix(unmix(k)))[o.Worker/64] |= 1 << (o.Worker % 64)
 			}
 		case Removed:
 			for _, k := range o.Keys {
-				m.make(k)[o.Worker/64] &^= 1 << (o.Worker % 64)
+				m.set(unmix(unmix(k)))[o.Worker/64] &^= 1 << (o.Worker % 64)
 			}
 		}
 	}
 	return a
 }
 
-// model has a bitset of workers for each engine hash that was ever stored.
+// model has a bitset of workers for each block number.
 type model struct {
+	list  *List
 	words int
-	row   map[uint64]int
 	bits  []uint64
 }
 
-func (m *model) set(key uint64) []uint64 {
-	at, ok := m.row[key]
-	if !ok {
-		return nil
-	}
+func (m *model) set(raw uint64) []uint64 {
+	at := m.list.dense(raw) * m.words
 	return m.bits[at : at+m.words]
 }
 
-func (m *model) make(key uint64) []uint64 {
-	if s := m.set(key); s != nil {
-		return s
-	}
-	at := len(m.bits)
-	m.row[key] = at
-	for range m.words {
-		m.bits = append(m.bits, 0)
-	}
-	return m.bits[at : at+m.words]
+// dense numbers the blocks of all copies without the room that lies between copies.
+func (l *List) dense(raw uint64) int {
+	const perCopy = idsPerCopy * blocksPerID
+	return int(raw/perCopy)*l.ids*blocksPerID + int(raw%perCopy)
 }
 
-func (m *model) add(a *Answers, request uint32, word int, set uint64, depth uint32, workers int) {
+// unmix is the inverse of Mix: block numbers back from hashes.
+func unmix(z uint64) uint64 {
+	z = (z ^ z>>31 ^ z>>62) * 0x319642B2D24D8EC3 // inverse of 0x94D049BB133111EB
+	z = (z ^ z>>27 ^ z>>54) * 0x96DE1B173F119089 // inverse of 0xBF58476D1CE4E5B9
+	return (z ^ z>>30 ^ z>>60) - 0x9E3779B97F4A7C15
+}
+
+func (m *model) add(a *Answers, request uint32, word int, set uint64, depth uint32) {
 	if depth == 0 {
 		return
 	}
 	for ; set != 0; set &= set - 1 {
-		if w := word*64 + bits.TrailingZeros64(set); w < workers {
+		if w := word*64 + bits.TrailingZeros64(set); w < m.list.cfg.Workers {
 			a.Add(request, uint32(w), depth)
 		}
 	}

@@ -45,7 +45,7 @@ func Build(t *trace.Trace, cfg Config) (*List, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	ids := 0
+	ids, top := 0, 0
 	for i := range t.Requests {
 		for _, id := range t.Requests[i].IDs {
 			if id >= idsPerCopy {
@@ -53,6 +53,9 @@ func Build(t *trace.Trace, cfg Config) (*List, error) {
 			}
 		}
 		ids += len(t.Requests[i].IDs)
+		for _, id := range t.Requests[i].IDs {
+			top = max(top, int(id)+1)
+		}
 	}
 	blocks := ids * blocksPerID * cfg.Copies
 	if blocks > math.MaxUint32 {
@@ -61,6 +64,7 @@ func Build(t *trace.Trace, cfg Config) (*List, error) {
 	b := builder{
 		list: &List{
 			cfg:      cfg,
+			ids:      top,
 			ops:      make([]op, 0, 3*len(t.Requests)*cfg.Copies),
 			contents: make([]uint64, 0, blocks),
 			keys:     make([]uint64, 0, blocks),
@@ -140,14 +144,16 @@ func (b *builder) request(ids []uint32, i, dup uint32) {
 
 func (b *builder) finish() {
 	l := b.list
-	distinct := make(map[uint32]struct{})
+	held := make([]bool, l.cfg.Copies*l.ids*blocksPerID)
 	for w := range b.caches {
 		l.totals.Held += b.caches[w].len()
 		for r := range b.caches[w].place {
-			distinct[r] = struct{}{}
+			if n := l.dense(uint64(r)); !held[n] {
+				held[n] = true
+				l.totals.Distinct++
+			}
 		}
 	}
-	l.totals.Distinct = len(distinct)
 	l.totals.Workers = l.cfg.Workers
 	l.totals.Checksum = l.checksum()
 }

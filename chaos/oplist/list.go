@@ -60,6 +60,7 @@ const (
 // List is a built op list. It is immutable; any number of goroutines may read it.
 type List struct {
 	cfg      Config
+	ids      int // largest id of the trace + 1
 	ops      []op
 	contents []uint64
 	keys     []uint64

@@ -37,6 +37,16 @@ func TestMix(t *testing.T) {
 	}
 }
 
+func TestUnmix(t *testing.T) {
+	for x := uint64(1); x != 0; x <<= 1 {
+		for _, v := range []uint64{x, x - 1, ^x} {
+			if got := unmix(Mix(v)); got != v {
+				t.Fatalf("unmix(Mix(%#x)) = %#x", v, got)
+			}
+		}
+	}
+}
+
 func TestKnownAnswers(t *testing.T) {
 	path := filepath.Join("..", "..", "..", "shared", "traces", Conversation)
 	if _, err := os.Stat(path); err != nil {
