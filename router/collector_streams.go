@@ -5,7 +5,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var streamLabels = []string{"instance", "dp_rank", "model", "routing_group"}
+// streamLabels say instance_id: a label called instance is Prometheus's own name for the
+// scraped node.
+var streamLabels = []string{"instance_id", "dp_rank", "model", "routing_group"}
 
 func streamDesc(name, help string, more ...string) *prometheus.Desc {
 	return desc("kvcluster_stream_"+name, help, append(streamLabels[:len(streamLabels):len(streamLabels)], more...)...)

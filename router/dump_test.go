@@ -1,12 +1,17 @@
 package router
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvcluster/kvcluster/indexer"
 )
@@ -170,5 +175,82 @@ func TestDumpLong(t *testing.T) {
 	}
 	if n := len(groups["m:default"].Events); n != 3001 || len(body) < 2*dumpChunk {
 		t.Errorf("%d events in %d bytes", n, len(body))
+	}
+}
+
+// A client that goes away in the middle of a dump costs nobody else anything.
+func TestDumpClientGoesAway(t *testing.T) {
+	fake, address, _ := run(t, Config{})
+	client := http.Client{Timeout: deadline}
+	defer client.CloseIdleConnections()
+	res, err := client.Post("http://"+address+"/register", "application/json", strings.NewReader(`{"instance_id":1,"endpoint":"tcp://h:1","model_name":"m","block_size":4}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	const blocks = 100_000 // more than sockets and buffers hold
+	group, slot := fake.rank("1", 0)
+	for i := range uint64(blocks) {
+		fake.held[heldKey{group.ID, slot, pathKey([]uint64{i})}] = indexer.Device.Mask()
+	}
+	for range 3 { // read a little and go
+		res, err := client.Get("http://" + address + "/dump?format=ndjson")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(res.Body, make([]byte, 100)); err != nil {
+			t.Error(err)
+		}
+		res.Body.Close()
+	}
+	res, err = client.Get("http://" + address + "/dump?format=ndjson")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := 0
+	in := bufio.NewScanner(res.Body)
+	for in.Scan() {
+		lines++
+	}
+	if lines != blocks || in.Err() != nil {
+		t.Errorf("%d lines, want %d: %v", lines, blocks, in.Err())
+	}
+}
+
+// deadlineRecorder notes when a handler moves its write deadline.
+type deadlineRecorder struct {
+	*httptest.ResponseRecorder
+	moved  []time.Time
+	writes int
+}
+
+func (d *deadlineRecorder) SetWriteDeadline(t time.Time) error {
+	d.moved = append(d.moved, t)
+	return nil
+}
+
+func (d *deadlineRecorder) Write(b []byte) (int, error) {
+	d.writes++
+	return d.ResponseRecorder.Write(b)
+}
+
+// A dump may take longer than an ordinary answer: every piece has the whole write
+// time-out for itself.
+func TestDumpMovesItsDeadline(t *testing.T) {
+	f := setup(t, Config{WriteTimeout: time.Hour})
+	f.register("1", 0)
+	for i := range uint64(3000) {
+		f.fake.hold("1", 0, indexer.Device, 0, i+1)
+	}
+	w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
+	f.router.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/dump", nil))
+	if w.writes < 3 || len(w.moved) != w.writes {
+		t.Fatalf("%d writes, deadline moved %d times", w.writes, len(w.moved))
+	}
+	for _, at := range w.moved {
+		if left := time.Until(at); left < 59*time.Minute || left > time.Hour {
+			t.Errorf("deadline in %v", left)
+		}
 	}
 }

@@ -63,7 +63,7 @@ func (c *call) writeError(err error) {
 	case errors.Is(err, catalog.ErrInvalid), errors.Is(err, catalog.ErrEndpoint):
 		c.writeAPIError(&apiError{status: http.StatusBadRequest, text: err.Error()})
 	case errors.Is(err, ErrUnavailable), errors.Is(err, catalog.ErrExhausted), errors.Is(err, indexer.ErrClosed),
-		errors.Is(err, context.DeadlineExceeded):
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		c.w.Header().Set("Retry-After", "1")
 		c.writeAPIError(&apiError{status: http.StatusServiceUnavailable, text: err.Error()})
 	default:

@@ -81,12 +81,12 @@ func TestMetrics(t *testing.T) {
 		`kvcluster_lane_busy_ratio{lane="0"}`:             "0.25",
 		`kvcluster_lag_seconds_bucket{le="0.01"}`:         "8",
 		`kvcluster_lag_seconds_count`:                     "9",
-		`kvcluster_stream_last_event_age_seconds{dp_rank="0",instance="1",model="m",routing_group="default"}`:                   "1.5",
-		`kvcluster_stream_sequence_gaps_total{dp_rank="0",instance="1",model="m",routing_group="default"}`:                      "3",
-		`kvcluster_stream_replays_total{dp_rank="0",instance="1",model="m",routing_group="default"}`:                            "2",
-		`kvcluster_stream_orphan_blocks{dp_rank="0",instance="1",model="m",routing_group="default"}`:                            "7",
-		`kvcluster_stream_rejected_events_total{dp_rank="0",instance="1",model="m",reason="malformed",routing_group="default"}`: "4",
-		`kvcluster_stream_rejected_blocks_total{dp_rank="0",instance="1",model="m",reason="malformed",routing_group="default"}`: "40",
+		`kvcluster_stream_last_event_age_seconds{dp_rank="0",instance_id="1",model="m",routing_group="default"}`:                   "1.5",
+		`kvcluster_stream_sequence_gaps_total{dp_rank="0",instance_id="1",model="m",routing_group="default"}`:                      "3",
+		`kvcluster_stream_replays_total{dp_rank="0",instance_id="1",model="m",routing_group="default"}`:                            "2",
+		`kvcluster_stream_orphan_blocks{dp_rank="0",instance_id="1",model="m",routing_group="default"}`:                            "7",
+		`kvcluster_stream_rejected_events_total{dp_rank="0",instance_id="1",model="m",reason="malformed",routing_group="default"}`: "4",
+		`kvcluster_stream_rejected_blocks_total{dp_rank="0",instance_id="1",model="m",reason="malformed",routing_group="default"}`: "40",
 	} {
 		if got := series(body, name); got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)
@@ -146,6 +146,10 @@ func TestWarnings(t *testing.T) {
 	check("remark of the stream", "stream", "two publishers", func() { s.Warnings = []string{"two publishers"} })
 
 	f.fake.hold("1", 0, indexer.Device, 0, 1, 2)
+	for range 2 * queriesBeforeNeverMatched { // before it holds anything they do not count
+		f.mustPost("/query_by_hash", `{"block_hashes":[5],"model_name":"m"}`, 200)
+	}
+	check("just holding", "", "", func() { s.Held[0] = 2 })
 	for range queriesBeforeNeverMatched - 1 {
 		f.mustPost("/query_by_hash", `{"block_hashes":[5],"model_name":"m"}`, 200)
 	}

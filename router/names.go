@@ -18,8 +18,16 @@ type rankName struct {
 	rank     uint32
 	slot     indexer.Slot
 	life     uint64
-	first    bool         // first rank of its instance
-	matched  *atomic.Bool // some query found a block of it
+	first    bool // first rank of its instance
+	usage    *usage
+}
+
+// usage is what queries have made of one life.
+type usage struct {
+	matched atomic.Bool // some query found a block of it
+	// holding is the number of queries of the group when the life was first seen to hold
+	// something, plus one; 0 = it was not.
+	holding atomic.Uint64
 }
 
 // groupNames translates the slots of one group at one catalog index. It is immutable
@@ -35,7 +43,7 @@ type groupNames struct {
 // matched.
 type nameCache struct {
 	current atomic.Pointer[viewNames]
-	matched sync.Map // life to *atomic.Bool
+	lives   sync.Map // life to *usage
 	queries sync.Map // group ID to *atomic.Uint64
 }
 
@@ -74,29 +82,32 @@ func (n *nameCache) build(v *catalog.View, g *catalog.Group) *groupNames {
 		}
 		key := append(appendString(nil, w.Instance), ':')
 		for i, r := range w.Ranks {
-			matched, _ := n.matched.LoadOrStore(r.Life, new(atomic.Bool))
+			used, _ := n.lives.LoadOrStore(r.Life, new(usage))
 			out.places[r.Slot] = place(len(out.ranks))
 			out.ranks = append(out.ranks, rankName{
 				instance: w.Instance, key: key, rank: r.Rank, slot: indexer.Slot(r.Slot), life: r.Life, first: i == 0,
-				matched: matched.(*atomic.Bool),
+				usage: used.(*usage),
 			})
 		}
 	}
 	return out
 }
 
-// usage returns how many queries the group had and whether one of them matched the life.
-func (n *nameCache) usage(group uint32, life uint64) (queries uint64, matched bool) {
-	if q, ok := n.queries.Load(group); ok {
-		queries = q.(*atomic.Uint64).Load()
+// missed returns how many queries of its group a life has missed while it held blocks;
+// 0 when one of them matched it. It is called when the life holds something.
+func (n *nameCache) missed(group uint32, life uint64) uint64 {
+	count, _ := n.queries.LoadOrStore(group, new(atomic.Uint64))
+	used, _ := n.lives.LoadOrStore(life, new(usage))
+	u, queries := used.(*usage), count.(*atomic.Uint64).Load()
+	u.holding.CompareAndSwap(0, queries+1)
+	if u.matched.Load() {
+		return 0
 	}
-	if m, ok := n.matched.Load(life); ok {
-		matched = m.(*atomic.Bool).Load()
-	}
-	return queries, matched
+	return queries + 1 - u.holding.Load()
 }
 
-// prune forgets lives and groups that the view no longer has.
+// prune forgets lives and groups that the view no longer has. Those that are newer than
+// the view stay: somebody counts in them already.
 func (n *nameCache) prune(v *catalog.View) {
 	lives := map[uint64]bool{}
 	for _, w := range v.Workers() {
@@ -104,14 +115,18 @@ func (n *nameCache) prune(v *catalog.View) {
 			lives[r.Life] = true
 		}
 	}
-	n.matched.Range(func(life, _ any) bool {
-		if !lives[life.(uint64)] {
-			n.matched.Delete(life)
+	n.lives.Range(func(life, _ any) bool {
+		if l := life.(uint64); l <= v.Index && !lives[l] {
+			n.lives.Delete(life)
 		}
 		return true
 	})
+	var newest uint32
+	for _, g := range v.Groups() {
+		newest = max(newest, g.ID)
+	}
 	n.queries.Range(func(id, _ any) bool {
-		if _, ok := v.GroupByID(id.(uint32)); !ok {
+		if _, ok := v.GroupByID(id.(uint32)); !ok && id.(uint32) < newest {
 			n.queries.Delete(id)
 		}
 		return true

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -121,7 +122,7 @@ func noIndexer(k catalog.GroupKey) error {
 // bodies have no room for it, and for proxies.
 func (c *call) announce(m Completeness) {
 	if m.Partial {
-		c.w.Header().Set("X-Kvcluster-Partial", strings.Join(m.Missing, ", "))
+		c.w.Header().Set("X-Kvcluster-Partial", cmp.Or(strings.Join(m.Missing, ", "), "true"))
 	}
 	if m.Stale {
 		c.w.Header().Set("X-Kvcluster-Stale", "true")

@@ -120,8 +120,8 @@ func (r *Router) collect(s *searcher, names *groupNames) {
 		if !still(rank) {
 			return
 		}
-		if !rank.matched.Load() {
-			rank.matched.Store(true)
+		if m := &rank.usage.matched; !m.Load() {
+			m.Store(true)
 		}
 		s.board.raise(p, d)
 	}

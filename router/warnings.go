@@ -54,9 +54,10 @@ func (r *Router) warnings(w catalog.Worker, rank catalog.Rank, s *StreamStatus) 
 	for _, n := range s.Held {
 		held += n
 	}
-	queries, matched := r.names.usage(w.Group.ID, rank.Life)
-	if held > 0 && !matched && queries >= queriesBeforeNeverMatched {
-		add("never_matched", "%d blocks held and none of %d queries matched one: other tokens, LoRA or salt than the queries have?", held, queries)
+	if held > 0 {
+		if n := r.names.missed(w.Group.ID, rank.Life); n >= queriesBeforeNeverMatched {
+			add("never_matched", "%d blocks held and none of %d queries matched one: other tokens, LoRA or salt than the queries have?", held, n)
+		}
 	}
 	for _, text := range s.Warnings {
 		add("stream", "%s", text)
