@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -156,8 +157,13 @@ func TestWriteReadsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(tr, back); d != "" {
-		t.Errorf("trace changed on its way through a file (-want +got):\n%s", d)
+	for i := range tr.Requests {
+		if !reflect.DeepEqual(tr.Requests[i], back.Requests[i]) {
+			t.Fatalf("request %d went into the file as %+v and came back as %+v", i, tr.Requests[i], back.Requests[i])
+		}
+	}
+	if len(back.Requests) != len(tr.Requests) || back.TokensPerID != tr.TokensPerID {
+		t.Errorf("%d requests came back of %d", len(back.Requests), len(tr.Requests))
 	}
 }
 
