@@ -1,9 +1,12 @@
 package zmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"runtime"
 	"time"
 )
@@ -41,6 +44,9 @@ type Config struct {
 	MaxSockets int
 	// PublisherLoops is the number of threads that serve all publishers; 0 = 1.
 	PublisherLoops int
+	// Resolve finds the IPv4 addresses of a host; nil = the system's name service. It
+	// is called from goroutines of its own and must return when ctx is done.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Logger; nil = slog.Default().
 	Logger *slog.Logger
 }
@@ -54,6 +60,13 @@ func (c Config) withDefaults() Config {
 	}
 	if c.PublisherLoops == 0 {
 		c.PublisherLoops = 1
+	}
+	if c.Resolve == nil {
+		// The resolver of libc cannot be interrupted, so it would outlive its loop.
+		resolver := &net.Resolver{PreferGo: true}
+		c.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return resolver.LookupNetIP(ctx, "ip4", host)
+		}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

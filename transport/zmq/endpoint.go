@@ -23,6 +23,8 @@ type endpoint struct {
 	text string // as given
 	ipc  string // path, when it is an ipc endpoint
 	ipv6 bool   // a bracketed address: only then IPv6 is switched on
+	name string // host to connect to, when it is a name and not an address
+	port string
 }
 
 // parseEndpoint checks what libzmq would refuse with a bare "Invalid argument", or
@@ -93,8 +95,12 @@ func parseEndpoint(text string, bind bool) (endpoint, error) {
 		if _, err := netip.ParseAddr(host); err != nil {
 			return bad("%q is not an IPv4 address", host)
 		}
+		return endpoint{text: text}, nil
 	}
-	return endpoint{text: text}, nil
+	if bind {
+		return endpoint{text: text}, nil // the name of an interface
+	}
+	return endpoint{text: text, name: host, port: port}, nil
 }
 
 // dottedDigits reports text that can only be meant as an IPv4 address; libzmq
@@ -124,8 +130,9 @@ func (e endpoint) bind(s *zmq4.Socket) error {
 	}
 }
 
-func (e endpoint) connect(s *zmq4.Socket) error {
-	if err := s.Connect(e.text); err != nil {
+// connect connects s to the target: the endpoint, or the address of its name.
+func (e endpoint) connect(s *zmq4.Socket, target string) error {
+	if err := s.Connect(target); err != nil {
 		return e.failed("connect", err)
 	}
 	return nil

@@ -40,6 +40,7 @@ type loop struct {
 	epoll     int
 	wakeFD    int
 	events    []unix.EpollEvent
+	sockets   map[*socket]struct{}
 	slots     []slot // what the epoll events name
 	freeSlots []int32
 	ready     []*socket // queued for draining, each at most once
@@ -49,6 +50,11 @@ type loop struct {
 	timers    timers.Heap
 	running   []func() // posts taken by this turn
 	closing   bool
+	lookups   struct { // goroutines that wait for the name service
+		ctx    context.Context
+		cancel context.CancelFunc
+		wait   sync.WaitGroup
+	}
 	// fresh is a moment before the last look at all descriptors: whatever was
 	// signalled before it has been seen.
 	fresh time.Time
@@ -79,11 +85,14 @@ type slot struct {
 const wakeSlot = -1
 
 func newLoop(n *Network, ctx *zmq4.Context, name string, ended func()) *loop {
-	return &loop{
+	l := &loop{
 		net: n, ctx: ctx, name: name, ended: ended,
-		log:   n.cfg.Logger.With("loop", name),
-		epoll: -1, wakeFD: -1,
+		log:     n.cfg.Logger.With("loop", name),
+		sockets: map[*socket]struct{}{},
+		epoll:   -1, wakeFD: -1,
 	}
+	l.lookups.ctx, l.lookups.cancel = context.WithCancel(context.Background())
+	return l
 }
 
 // Post implements transport.Loop.
@@ -176,11 +185,11 @@ func (l *loop) end() {
 	}
 	l.mu.Unlock()
 	l.runPosts()
-	for _, sl := range l.slots {
-		if sl.s != nil {
-			sl.s.Close()
-		}
+	for s := range l.sockets {
+		s.Close()
 	}
+	l.lookups.cancel()
+	l.lookups.wait.Wait()
 	l.timers.Clear()
 	if l.epoll >= 0 {
 		unix.Close(l.epoll)

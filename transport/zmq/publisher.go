@@ -108,12 +108,12 @@ func (p *publisher) open(pe, re endpoint) (err error) {
 			p.pub.Close()
 		}
 	}()
-	p.pub, err = p.loop.newSocket(zmq4.PUB, "publish "+pe.text, nil, socketOptions{sendOnly: true}, func(zs *zmq4.Socket) error {
+	p.pub, err = p.loop.newSocket(zmq4.PUB, "publish "+pe.text, pe, nil, socketOptions{sendOnly: true}, func(zs *zmq4.Socket, target string) error {
 		if err := errors.Join(pe.tune(zs, 0, -1), zs.SetSndhwm(p.cfg.HighWater)); err != nil {
 			return fmt.Errorf("publisher %s: %w", pe.text, err)
 		}
 		if p.cfg.Connect {
-			return pe.connect(zs)
+			return pe.connect(zs, target)
 		}
 		return pe.bind(zs)
 	})
@@ -127,7 +127,7 @@ func (p *publisher) open(pe, re endpoint) (err error) {
 		return nil
 	}
 	// Marks of the ROUTER are left at libzmq's 1,000, as engines leave them.
-	p.router, err = p.loop.newSocket(zmq4.ROUTER, "replay "+re.text, (*replayServer)(p), socketOptions{bound: true}, func(zs *zmq4.Socket) error {
+	p.router, err = p.loop.newSocket(zmq4.ROUTER, "replay "+re.text, re, (*replayServer)(p), socketOptions{bound: true}, func(zs *zmq4.Socket, _ string) error {
 		if err := re.tune(zs, 0, 1<<20); err != nil {
 			return fmt.Errorf("publisher replay %s: %w", re.text, err)
 		}

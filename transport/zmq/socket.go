@@ -38,7 +38,9 @@ type socket struct {
 	kind      zmq4.Type
 	what      string // for errors and logs: "subscribe tcp://..."
 	recv      receiver
-	configure func(*zmq4.Socket) error
+	configure func(zs *zmq4.Socket, target string) error
+	target    string  // what it binds or connects to
+	name      *lookup // where target comes from; nil when it is an address
 
 	zs   *zmq4.Socket
 	raw  rawSocket
@@ -79,10 +81,11 @@ type socketOptions struct {
 	monitored, bound, sendOnly bool
 }
 
-// newSocket makes a socket of the loop; configure must bind or connect it.
-func (l *loop) newSocket(kind zmq4.Type, what string, recv receiver, o socketOptions, configure func(*zmq4.Socket) error) (*socket, error) {
+// newSocket makes a socket of the loop; configure must bind or connect it to the
+// target.
+func (l *loop) newSocket(kind zmq4.Type, what string, e endpoint, recv receiver, o socketOptions, configure func(zs *zmq4.Socket, target string) error) (*socket, error) {
 	s := &socket{
-		loop: l, kind: kind, what: what, recv: recv, configure: configure,
+		loop: l, kind: kind, what: what, recv: recv, configure: configure, target: e.text,
 		monitored: o.monitored, bound: o.bound, sendOnly: o.sendOnly,
 		slot: -1, monitorSlot: -1,
 	}
@@ -92,11 +95,15 @@ func (l *loop) newSocket(kind zmq4.Type, what string, recv receiver, o socketOpt
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
-	if err := s.open(); err != nil {
+	if s.connecting() && e.name != "" {
+		s.name = &lookup{host: e.name, port: e.port}
+		s.lookUp()
+	} else if err := s.open(); err != nil {
 		s.closed = true
 		s.freeAnchor()
 		return nil, err
 	}
+	l.sockets[s] = struct{}{}
 	l.count.sockets.Add(1)
 	return s, nil
 }
@@ -127,7 +134,7 @@ func (s *socket) open() (err error) {
 			return fmt.Errorf("%s: monitor: %w", s.what, err)
 		}
 	}
-	if err = s.configure(s.zs); err != nil {
+	if err = s.configure(s.zs, s.target); err != nil {
 		return err
 	}
 	if s.fd, err = s.zs.GetFd(); err == nil {
@@ -329,6 +336,7 @@ func (s *socket) Close() {
 		return
 	}
 	s.closed = true
+	delete(s.loop.sockets, s)
 	s.loop.count.sockets.Add(-1)
 	s.release()
 	s.freeAnchor()

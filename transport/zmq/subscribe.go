@@ -33,7 +33,7 @@ func (l *loop) Subscribe(cfg transport.SubscribeConfig, h transport.SubscribeHan
 	if cfg.MaxMessage == 0 {
 		cfg.MaxMessage = defaultMaxMessage
 	}
-	s, err := l.newSocket(zmq4.SUB, what, subscription{h}, socketOptions{monitored: true, bound: cfg.Bind}, func(zs *zmq4.Socket) error {
+	s, err := l.newSocket(zmq4.SUB, what, e, subscription{h}, socketOptions{monitored: true, bound: cfg.Bind}, func(zs *zmq4.Socket, target string) error {
 		err := errors.Join(
 			e.tune(zs, 0, cfg.MaxMessage),
 			zs.SetRcvhwm(cfg.HighWater),
@@ -45,7 +45,7 @@ func (l *loop) Subscribe(cfg transport.SubscribeConfig, h transport.SubscribeHan
 		if cfg.Bind {
 			return e.bind(zs)
 		}
-		return e.connect(zs)
+		return e.connect(zs, target)
 	})
 	if err != nil {
 		return nil, err
@@ -101,13 +101,13 @@ func (l *loop) OpenReplay(text string, h transport.ReplayHandler) (transport.Rep
 		return nil, fmt.Errorf("replay: %w", err)
 	}
 	r := &replay{ReplayHandler: h}
-	r.socket, err = l.newSocket(zmq4.DEALER, what, r, socketOptions{monitored: true}, func(zs *zmq4.Socket) error {
+	r.socket, err = l.newSocket(zmq4.DEALER, what, e, r, socketOptions{monitored: true}, func(zs *zmq4.Socket, target string) error {
 		// No high-water mark: the other side drops what does not fit, end marker
 		// included, and says nothing.
 		if err := errors.Join(e.tune(zs, 0, defaultMaxMessage), zs.SetRcvhwm(0)); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		return e.connect(zs)
+		return e.connect(zs, target)
 	})
 	if err != nil {
 		return nil, err
