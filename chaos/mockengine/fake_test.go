@@ -3,10 +3,13 @@ package mockengine
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvcluster/kvcluster/chaos/trace"
 	"github.com/kvcluster/kvcluster/transport"
@@ -184,4 +187,13 @@ func play(t testing.TB, cfg Config) (*Fleet, *fakeNetwork) {
 		t.Fatal("the run is over and Done is not closed")
 	}
 	return f, n
+}
+
+// diff compares deeply and looks for the differences only when there are some:
+// thousands of records are compared in these tests.
+func diff(want, got any) string {
+	if reflect.DeepEqual(want, got) {
+		return ""
+	}
+	return cmp.Diff(want, got)
 }

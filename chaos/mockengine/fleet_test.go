@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kvcluster/kvcluster/chaos/driver"
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/indexer/blockhash"
@@ -53,7 +51,7 @@ func TestRecordsReplayToContents(t *testing.T) {
 			models := make([]*model, len(f.publishers))
 			for i := range f.publishers {
 				models[i] = replay(t, log.Records(i))
-				if d := cmp.Diff(models[i].contents(), f.Contents(i)); d != "" {
+				if d := diff(models[i].contents(), f.Contents(i)); d != "" {
 					t.Errorf("publisher %d holds something else than its records say (-records +cache):\n%s", i, d)
 				}
 				if n := len(f.Contents(i)); n == 0 || n > c.Capacity+c.HostCapacity {
@@ -154,7 +152,7 @@ func checkPayloads(t *testing.T, f *Fleet, n *fakeNetwork, i int, at Endpoint, r
 			if len(want.Engines) == 0 {
 				want.Engines, got.Engines = nil, nil
 			}
-			if d := cmp.Diff(want, got); d != "" {
+			if d := diff(want, got); d != "" {
 				t.Fatalf("publisher %d batch %d (-recorded +decoded):\n%s", i, m.seq, d)
 			}
 			k++
@@ -210,7 +208,7 @@ func TestTopics(t *testing.T) {
 	for _, p := range f.publishers {
 		got = append(got, p.topic)
 	}
-	if d := cmp.Diff([]string{"kv@1-0@m", "kv@1-1@m", "kv@2-0@m", "kv@2-1@m"}, got); d != "" {
+	if d := diff([]string{"kv@1-0@m", "kv@1-1@m", "kv@2-0@m", "kv@2-1@m"}, got); d != "" {
 		t.Errorf("topics (-want +got):\n%s", d)
 	}
 }
@@ -231,7 +229,7 @@ func TestRunsAreDeterministic(t *testing.T) {
 				x[k].Sequence, y[k].Sequence = 0, 0
 			}
 		}
-		if d := cmp.Diff(x, y); d != "" {
+		if d := diff(x, y); d != "" {
 			t.Errorf("publisher %d:\n%s", i, d)
 		}
 	}
@@ -245,7 +243,7 @@ func TestEndpoints(t *testing.T) {
 		{Instance: 8, Rank: 0, Format: SGLangMap, BlockSize: 16, Publish: "tcp://127.0.0.1:5559", Replay: "tcp://127.0.0.1:5563"},
 		{Instance: 8, Rank: 1, Format: VLLMMap, BlockSize: 16, Publish: "tcp://127.0.0.1:5560", Replay: "tcp://127.0.0.1:5564"},
 	}
-	if d := cmp.Diff(want, f.Endpoints()); d != "" {
+	if d := diff(want, f.Endpoints()); d != "" {
 		t.Errorf("endpoints (-want +got):\n%s", d)
 	}
 	f, _ = fleet(t, Config{NoReplay: true, Trace: traffic(t, 5)})

@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kvcluster/kvcluster/transport/engine"
 )
 
@@ -65,7 +63,7 @@ func TestRestart(t *testing.T) {
 			if want := map[bool]int{true: 0, false: 1}[strings.HasPrefix(string(format), "vllm")]; clears != want {
 				t.Errorf("%s: %d clears in the new life, want %d", name, clears, want)
 			}
-			if d := cmp.Diff(replay(t, records).contents(), f.Contents(0)); d != "" {
+			if d := diff(replay(t, records).contents(), f.Contents(0)); d != "" {
 				t.Errorf("%s: contents (-records +cache):\n%s", name, d)
 			}
 			at := f.Endpoints()[0]
@@ -135,7 +133,7 @@ func TestLostBatches(t *testing.T) {
 			t.Errorf("%s: %d withheld, %d lost", kind, st.Withheld, st.Lost)
 		}
 		// The cache itself lost nothing: all records together are its contents.
-		if d := cmp.Diff(replay(t, records).contents(), f.Contents(0)); d != "" {
+		if d := diff(replay(t, records).contents(), f.Contents(0)); d != "" {
 			t.Errorf("%s: contents (-records +cache):\n%s", kind, d)
 		}
 	}
@@ -155,7 +153,7 @@ func TestFaultBeforeTheFirstBatch(t *testing.T) {
 		if format == SGLangMap {
 			want = []string{"record", "raw", "record", "publish"}
 		}
-		if d := cmp.Diff(want, how); d != "" {
+		if d := diff(want, how); d != "" {
 			t.Errorf("%s: the first messages (-want +got):\n%s", format, d)
 		}
 	}
@@ -166,7 +164,7 @@ func TestResetSequence(t *testing.T) {
 	if len(lives(records)) != 1 {
 		t.Error("a reset of the sequence began a new life")
 	}
-	if d := cmp.Diff(replay(t, records).contents(), f.Contents(0)); d != "" {
+	if d := diff(replay(t, records).contents(), f.Contents(0)); d != "" {
 		t.Errorf("the cache changed (-records +cache):\n%s", d)
 	}
 	s := n.sockets(f.Endpoints()[0].Publish)[0]
@@ -222,7 +220,7 @@ func TestClear(t *testing.T) {
 	if clears != 1 || s.Cleared != 1 || s.Finished != 200 || s.Admitted <= 200 {
 		t.Errorf("%d clears; %d finished of 200, %d admitted (those that ran begin again)", clears, s.Finished, s.Admitted)
 	}
-	if d := cmp.Diff(replay(t, records).contents(), f.Contents(0)); d != "" {
+	if d := diff(replay(t, records).contents(), f.Contents(0)); d != "" {
 		t.Errorf("contents (-records +cache):\n%s", d)
 	}
 }

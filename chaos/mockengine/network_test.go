@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kvcluster/kvcluster/transport"
 	"github.com/kvcluster/kvcluster/transport/engine"
 	"github.com/kvcluster/kvcluster/transport/memory"
@@ -140,7 +138,7 @@ func TestOverMemoryNetwork(t *testing.T) {
 			for s := first; s <= last; s++ {
 				want = append(want, s)
 			}
-			if d := cmp.Diff(want, l.replies); d != "" || !l.ended {
+			if d := diff(want, l.replies); d != "" || !l.ended {
 				t.Errorf("publisher %d: replayed (end %v) (-want +got):\n%s", i, l.ended, d)
 			}
 			if l.ups != 2 || l.downs < 1 {

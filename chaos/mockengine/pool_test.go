@@ -4,8 +4,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // plainPool restates the pool with slices and linear searches: cached holds the
@@ -180,7 +178,7 @@ func TestPoolAgainstPlainRestatement(t *testing.T) {
 			for key, res := range p.resident {
 				got[key] = res.copies
 			}
-			if d := cmp.Diff(resident, got); d != "" {
+			if d := diff(resident, got); d != "" {
 				t.Fatalf("seed %d step %d: resident copies (-want +got):\n%s", seed, step, d)
 			}
 			if p.cached != len(q.cached) || p.numFree != capacity-len(q.cached)-len(q.pinned) {

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // node answers as a kvcluster node would and keeps what it was asked.
@@ -76,7 +74,7 @@ func TestRegister(t *testing.T) {
 			"instance_id": float64(instance), "model_name": "m", "routing_group": "g",
 		}
 	}
-	if d := cmp.Diff(want, n.bodies); d != "" || len(n.calls) != 6 {
+	if d := diff(want, n.bodies); d != "" || len(n.calls) != 6 {
 		t.Errorf("%d calls (-want +got):\n%s", len(n.calls), d)
 	}
 	for i, c := range n.calls {
