@@ -103,6 +103,9 @@ func (m *blockMap) auditTable() error {
 			}
 			for ; home != b; home = (home + 1) % m.buckets {
 				past[home]++
+				if m.bucket(home)[bucketSlots]&pastBit(tag) == 0 {
+					return fmt.Errorf("bucket %d: the filter denies tag %#x in bucket %d", home, tag, b)
+				}
 			}
 		}
 	}
@@ -110,7 +113,7 @@ func (m *blockMap) auditTable() error {
 		return fmt.Errorf("%d entries, counted %d", entries, m.count)
 	}
 	for b := range m.buckets {
-		if got := m.bucket(b)[bucketSlots]; got != past[b] {
+		if got := m.bucket(b)[bucketSlots] & pastMask; got != past[b] && got != pastMask {
 			return fmt.Errorf("bucket %d: %d went past, counted %d", b, past[b], got)
 		}
 	}

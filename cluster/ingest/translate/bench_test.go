@@ -16,6 +16,24 @@ import (
 
 var benchHeap = flag.Bool("heap", false, "benchmarks: take memory from the Go heap")
 
+var benchParts = flag.Bool("parts", false, "benchmarks: print bytes by part")
+
+func printParts(ts []*Translator) {
+	var held, table, slots, units, used, runs, parts float64
+	for _, t := range ts {
+		m := &t.blocks
+		held += float64(m.count)
+		table += float64(len(m.table) * 4)
+		slots += float64(m.buckets * bucketSlots)
+		units += float64((len(m.chunks) - m.holes) * chunkUnits)
+		used += float64((len(m.chunks)-m.holes)*chunkUnits - m.freeUnits)
+		runs += float64(t.runs.bytes())
+		parts += float64(t.parts.bytes())
+	}
+	fmt.Printf("held %.0f load %.3f; B/held: table %.2f units %.2f (%.3f units used, %.2f of 4 positions held) runs %.2f parts %.2f\n",
+		held, held/slots, table/held, units*40/held, used/units, held/used, runs/held, parts/held)
+}
+
 // cpuTime is the CPU time of this thread; the caller is locked to it.
 func cpuTime() time.Duration {
 	var ts unix.Timespec
@@ -64,6 +82,9 @@ func BenchmarkOpList(b *testing.B) {
 				for _, t := range ts {
 					s := t.Stats()
 					held, bytes = held+s.Mapped, bytes+s.Bytes
+				}
+				if *benchParts {
+					printParts(ts)
 				}
 				if mem != nil {
 					reserved, _ = mem.Reserved()

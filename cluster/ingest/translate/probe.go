@@ -1,5 +1,7 @@
 package translate
 
+import "math/bits"
+
 // probe is what one look at a hash's home bucket found.
 type probe struct {
 	home  uint32 // bucket
@@ -31,22 +33,27 @@ func (m *blockMap) probeGo(keys []uint64, out []probe) {
 		home, tag := m.hash(k)
 		p := &out[i]
 		p.home, p.tag = uint32(home), tag
-		bu := m.bucket(home)
-		var found uint32
-		for slot := range bucketSlots {
-			e := bu[slot]
-			if e == 0 {
-				found |= 1 << (probeFreeShift + slot)
-			} else if (e^tag)&m.tagMask == 0 {
-				found |= 1 << slot
-			}
-		}
-		if bu[bucketSlots] == 0 {
-			found |= probeEnds
-		}
+		found := m.scanGo(home, tag)
 		p.found, p.id = found, 0
 		if f := found & probeMatch; f != 0 {
-			p.id = bu[trailing(f)] &^ m.tagMask
+			p.id = m.bucket(home)[bits.TrailingZeros32(f)] &^ m.tagMask
 		}
 	}
+}
+
+func (m *blockMap) scanGo(b uint64, tag uint32) uint32 {
+	bu := m.bucket(b)
+	var found uint32
+	for slot := range bucketSlots {
+		e := bu[slot]
+		if e == 0 {
+			found |= 1 << (probeFreeShift + slot)
+		} else if (e^tag)&m.tagMask == 0 {
+			found |= 1 << slot
+		}
+	}
+	if bu[bucketSlots] == 0 {
+		found |= probeEnds
+	}
+	return found
 }

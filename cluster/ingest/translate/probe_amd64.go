@@ -13,6 +13,12 @@ func probeAVX512(keys *uint64, out *probe, n int, table *uint32, buckets uint64,
 //go:noescape
 func probeAVX2(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk)
 
+//go:noescape
+func scanAVX512(bucket *[bucketWords]uint32, tag, tagMask uint32) uint32
+
+//go:noescape
+func scanAVX2(bucket *[bucketWords]uint32, tag, tagMask uint32) uint32
+
 // kernel is the widest one that this CPU has; tests set it to compare them.
 type kernel uint8
 
@@ -42,4 +48,15 @@ func (m *blockMap) probeBatch(keys []uint64, out []probe) {
 	} else {
 		probeAVX2(&keys[0], &out[0], len(keys), &m.table[0], m.buckets, m.tagMask, &m.chunks[0])
 	}
+}
+
+// scan compares one bucket; the result is as probe.found.
+func (m *blockMap) scan(b uint64, tag uint32) uint32 {
+	switch m.scratch.kernel {
+	case kernelAVX512:
+		return scanAVX512(m.bucket(b), tag, m.tagMask)
+	case kernelAVX2:
+		return scanAVX2(m.bucket(b), tag, m.tagMask)
+	}
+	return m.scanGo(b, tag)
 }

@@ -28,7 +28,7 @@
 
 // In: AX lanes with the tag, CX lanes that are zero (bit 15: nothing went past),
 // BX byte offset of the bucket, DI free. Out: found and id of out[SI].
-#define STAGE_B_TAIL(done) \
+#define STAGE_B_TAIL(none) \
 	MOVL CX, DX; \
 	NOTL DX; \
 	ANDL DX, AX; \
@@ -40,7 +40,7 @@
 	MOVL CX, 8(R9)(DX*1); \
 	MOVL $0, 12(R9)(DX*1); \
 	TESTL AX, AX; \
-	JZ done; \
+	JZ none; \
 	BSFL AX, AX; \
 	ADDQ R11, BX; \
 	MOVL tagMask+40(FP), CX; \
@@ -48,10 +48,10 @@
 	ANDL (BX)(AX*4), CX; \
 	MOVL CX, 12(R9)(DX*1); \
 	MOVL CX, DX; \
-	SHRL $9, CX; \
+	SHRL $8, CX; \
 	MOVQ (R13)(CX*8), BX; \
 	SHRL $2, DX; \
-	ANDL $127, DX; \
+	ANDL $63, DX; \
 	LEAQ (DX)(DX*4), DX; \
 	PREFETCHT0 (BX)(DX*8); \
 	PREFETCHT0 32(BX)(DX*8)
@@ -97,11 +97,18 @@ compare:
 	VPTESTNMD Z0, Z0, K2
 	KMOVW K1, AX
 	KMOVW K2, CX
-	STAGE_B_TAIL(next)
+	STAGE_B_TAIL(none)
 
 next:
 	INCQ SI
 	JMP  body
+
+none:
+	// A hash that is not in its home bucket may be in the next one.
+	TESTL CX, CX
+	JS    next
+	PREFETCHT0 64(R11)(BX*1)
+	JMP   next
 
 out:
 	VZEROUPPER
@@ -162,12 +169,82 @@ compare:
 	VMOVMSKPS Y1, DX
 	SHLL $8, DX
 	ORL  DX, CX
-	STAGE_B_TAIL(next)
+	STAGE_B_TAIL(none)
 
 next:
 	INCQ SI
 	JMP  body
 
+none:
+	// A hash that is not in its home bucket may be in the next one.
+	TESTL CX, CX
+	JS    next
+	PREFETCHT0 64(R11)(BX*1)
+	JMP   next
+
 out:
 	VZEROUPPER
+	RET
+
+// func scanAVX512(bucket *[bucketWords]uint32, tag, tagMask uint32) uint32
+TEXT ·scanAVX512(SB), NOSPLIT, $0-20
+	MOVQ bucket+0(FP), BX
+	MOVL tagMask+12(FP), AX
+	VMOVD AX, X2
+	VPBROADCASTD X2, Z2
+	MOVL tag+8(FP), AX
+	VMOVD AX, X1
+	VPBROADCASTD X1, Z1
+	VMOVDQU32 (BX), Z0
+	VPXORD Z1, Z0, Z1
+	VPTESTNMD Z2, Z1, K1
+	VPTESTNMD Z0, Z0, K2
+	KMOVW K1, AX
+	KMOVW K2, CX
+	VZEROUPPER
+	MOVL CX, DX
+	NOTL DX
+	ANDL DX, AX
+	ANDL $0x7fff, AX
+	SHLL $16, CX
+	ORL AX, CX
+	MOVL CX, ret+16(FP)
+	RET
+
+// func scanAVX2(bucket *[bucketWords]uint32, tag, tagMask uint32) uint32
+TEXT ·scanAVX2(SB), NOSPLIT, $0-20
+	MOVQ bucket+0(FP), BX
+	MOVL tagMask+12(FP), AX
+	VMOVD AX, X2
+	VPBROADCASTD X2, Y2
+	VPXOR Y3, Y3, Y3
+	VMOVDQU (BX), Y0
+	VMOVDQU 32(BX), Y1
+	MOVL tag+8(FP), AX
+	VMOVD AX, X4
+	VPBROADCASTD X4, Y4
+	VPXOR Y4, Y0, Y5
+	VPXOR Y4, Y1, Y6
+	VPAND Y2, Y5, Y5
+	VPAND Y2, Y6, Y6
+	VPCMPEQD Y3, Y5, Y5
+	VPCMPEQD Y3, Y6, Y6
+	VPCMPEQD Y3, Y0, Y0
+	VPCMPEQD Y3, Y1, Y1
+	VMOVMSKPS Y5, AX
+	VMOVMSKPS Y6, DX
+	SHLL $8, DX
+	ORL  DX, AX
+	VMOVMSKPS Y0, CX
+	VMOVMSKPS Y1, DX
+	VZEROUPPER
+	SHLL $8, DX
+	ORL  DX, CX
+	MOVL CX, DX
+	NOTL DX
+	ANDL DX, AX
+	ANDL $0x7fff, AX
+	SHLL $16, CX
+	ORL AX, CX
+	MOVL CX, ret+16(FP)
 	RET

@@ -126,6 +126,9 @@ func (w *world) clear(tier indexer.Tier) {
 func TestRandomAdversarial(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(Config{CountCopies: rapid.Bool().Draw(t, "copies"), AwaitAck: false})
+		w.t.scratch.minIDBits = rapid.SampledFrom([]int{0, 28, maxIDBits}).Draw(t, "idbits")
+		kernels := allKernels()
+		w.t.scratch.kernel = kernels[rapid.IntRange(0, len(kernels)-1).Draw(t, "kernel")].kernel
 		hashes := rapid.SampledFrom([]int{4, 12, 40, 400}).Draw(t, "hashes")
 		clean := rapid.Bool().Draw(t, "clean") // hashes name paths, mostly
 		for range rapid.IntRange(1, 25).Draw(t, "batches") {

@@ -23,6 +23,7 @@ type Scratch struct {
 	rebuildKeys [rebuildBatch]uint64
 	rebuildIDs  [rebuildBatch]uint32
 	kernel      kernel
+	minIDBits   int // tests: leaves few bits of tag, so that false candidates are common
 	seen        []uint32
 }
 
@@ -56,5 +57,3 @@ func (s *Scratch) duplicate(keys []uint64) bool {
 	}
 	return false
 }
-
-func trailing(x uint32) int { return bits.TrailingZeros32(x) }

@@ -26,7 +26,7 @@ type Memory struct {
 
 const (
 	slabBytes = 2 << 20
-	granule   = 1 << 10
+	granule   = 512 // a chunk of units is five
 	slabWords = slabBytes / granule / 64
 )
 

@@ -9,12 +9,15 @@ import (
 // The hash table that finds blocks: buckets of one cache line each,
 //
 //	word 0-14  tag of the hash (32 - idBits) | block id (idBits); 0 = free
-//	word 15    entries whose home is this bucket or one before it, and which went past it
+//	word 15    entries that went past this bucket on the way from their home (8) |
+//	           filter of their tags (24)
 //
 // A hash's home is the high word of hash*buckets, so there may be any number of
 // buckets; its tag is the bits that follow. An entry that finds its bucket full
 // goes to the next one. A search ends at a bucket that nothing went past, so there
-// are no tombstones, and removal frees the slot at once.
+// are no tombstones, and removal frees the slot at once. The filter ends most
+// searches for absent hashes where something did go past; it is cleared when the
+// count falls to 0. A count of 255 is not counted down any more.
 const (
 	bucketSlots = 15
 	bucketWords = 16
@@ -25,22 +28,30 @@ const (
 	maxHeld   = 1 << 27
 
 	hashMul = 0x9e3779b97f4a7c15
+
+	pastMask  = 0xff
+	pastShift = 8
 )
 
+// pastBit is the filter bit of a tag.
+func pastBit(tag uint32) uint32 { return 1 << (pastShift + tag>>16*24>>16) }
+
 // blockMap maps engine hashes to blocks. All of it is free of pointers that the
-// collector would have to follow, except one per chunk of 512 block ids.
+// collector would have to follow, except one per chunk of 256 block ids.
 type blockMap struct {
 	table   []uint32 // buckets * bucketWords
 	buckets uint64
 	count   int // entries
 	tagMask uint32
 
-	chunks    []*chunk
-	lower     []*lowerChunk // nil until a lower tier is seen
-	free      []uint64      // bit u: unit u is free
-	rotor     int           // word of free where the last unit came from
-	freeUnits int
-	holes     int // chunks given back
+	chunks     []*chunk
+	lower      []*lowerChunk // nil until a lower tier is seen
+	free       []uint64      // bit u: unit u is free
+	rotor      int           // word of free where the last unit came from
+	freeUnits  int
+	holes      int // chunks given back, none below lowestHole
+	lowestHole int
+	empty      []uint32 // chunks that may be empty
 
 	removed int  // entries removed since fit last looked
 	churned bool // more was removed once than half of what was held then
@@ -97,15 +108,14 @@ func (m *blockMap) find(k uint64) uint32 {
 // search finds a hash and the bucket and slot of its entry.
 func (m *blockMap) search(k, home uint64, tag uint32) (id uint32, b uint64, slot int) {
 	for b = home; ; {
-		bu := m.bucket(b)
-		for slot = range bucketSlots {
-			if e := bu[slot]; e != 0 && e&m.tagMask == tag {
-				if id = e &^ m.tagMask; m.key(id) == k {
-					return id, b, slot
-				}
+		found := m.scan(b, tag)
+		for f := found & probeMatch; f != 0; f &= f - 1 {
+			slot = bits.TrailingZeros32(f)
+			if id = m.bucket(b)[slot] &^ m.tagMask; m.key(id) == k {
+				return id, b, slot
 			}
 		}
-		if bu[bucketSlots] == 0 {
+		if found&probeEnds != 0 || m.bucket(b)[bucketSlots]&pastBit(tag) == 0 {
 			return 0, 0, 0
 		}
 		if b++; b == m.buckets {
@@ -116,14 +126,20 @@ func (m *blockMap) search(k, home uint64, tag uint32) (id uint32, b uint64, slot
 
 // resolve turns the probe of a hash into its block, 0 = not mapped.
 func (m *blockMap) resolve(k uint64, p *probe) uint32 {
+	home := uint64(p.home)
 	if p.found&probeMatch == 0 {
-		if p.found&probeEnds != 0 {
+		if p.found&probeEnds != 0 || m.bucket(home)[bucketSlots]&pastBit(p.tag) == 0 {
 			return 0
 		}
-	} else if m.key(p.id) == k {
+		if home++; home == m.buckets {
+			home = 0
+		}
+	} else if m.chunks[p.id>>2/chunkUnits] != nil && m.key(p.id) == k {
+		// The chunk of a probed block may be gone: an earlier removal of the same event
+		// can have emptied it.
 		return p.id
 	}
-	id, _, _ := m.search(k, uint64(p.home), p.tag)
+	id, _, _ := m.search(k, home, p.tag)
 	return id
 }
 
@@ -131,13 +147,8 @@ func (m *blockMap) resolve(k uint64, p *probe) uint32 {
 // now but for entries added since. It returns false if the hash has been added
 // since the probe.
 func (m *blockMap) add(k uint64, id uint32, p *probe) bool {
-	if free := p.found >> probeFreeShift & probeMatch; free != 0 {
-		e := &m.table[p.home*bucketWords+uint32(bits.TrailingZeros32(free))]
-		if *e == 0 {
-			*e = p.tag | id
-			m.count++
-			return true
-		}
+	if m.addProbed(id, p) {
+		return true
 	}
 	// Another hash of this event took the slot, or this hash itself did: two equal
 	// hashes are given the same free slot by the same probe, so the second one
@@ -149,18 +160,41 @@ func (m *blockMap) add(k uint64, id uint32, p *probe) bool {
 	return true
 }
 
-// place puts an entry into the first free slot from its home on.
+// addProbed enters a hash if the slot that its probe gives it is still free. Which
+// of the free slots depends on the tag, so that hashes of one event that share a
+// home rarely want the same.
+func (m *blockMap) addProbed(id uint32, p *probe) bool {
+	free := p.found >> probeFreeShift & probeMatch
+	if free == 0 {
+		return false
+	}
+	from := p.tag >> 28
+	slot := from + uint32(bits.TrailingZeros32((free|free<<bucketSlots)>>from))
+	if slot >= bucketSlots {
+		slot -= bucketSlots
+	}
+	e := &m.table[p.home*bucketWords+slot]
+	if *e != 0 {
+		return false
+	}
+	*e = p.tag | id
+	m.count++
+	return true
+}
+
+// place puts an entry into the first bucket from its home on that has room.
 func (m *blockMap) place(home uint64, entry uint32) {
 	for b := home; ; {
 		bu := m.bucket(b)
-		for slot := range bucketSlots {
-			if bu[slot] == 0 {
-				bu[slot] = entry
-				m.count++
-				return
-			}
+		if free := m.scan(b, 0) >> probeFreeShift & probeMatch; free != 0 {
+			bu[bits.TrailingZeros32(free)] = entry
+			m.count++
+			return
 		}
-		bu[bucketSlots]++
+		if bu[bucketSlots]&pastMask < pastMask {
+			bu[bucketSlots]++
+		}
+		bu[bucketSlots] |= pastBit(entry & m.tagMask)
 		if b++; b == m.buckets {
 			b = 0
 		}
@@ -177,7 +211,13 @@ func (m *blockMap) erase(k uint64) {
 func (m *blockMap) eraseAt(home, b uint64, slot int) {
 	m.bucket(b)[slot] = 0
 	for home != b {
-		m.bucket(home)[bucketSlots]--
+		switch past := &m.bucket(home)[bucketSlots]; *past & pastMask {
+		case 1:
+			*past = 0
+		case pastMask:
+		default:
+			*past--
+		}
 		if home++; home == m.buckets {
 			home = 0
 		}
@@ -198,27 +238,27 @@ func (m *blockMap) eraseProbed(k uint64, id uint32, p *probe) {
 	m.eraseAt(uint64(p.home), b, slot)
 }
 
-// Table sizes, as loads (entries per slot): a full table at least doubles while
-// the slot fills; once it has churned it is fitted to its content.
+// Table sizes, as loads (entries per slot): a table doubles while the slot fills;
+// once it has churned it is fitted to its content and may be overfull for a moment,
+// since engines announce what they store before what they evicted for it.
 const (
 	maxLoad   = 0.75
 	growLoad  = 0.375
-	fitLoad   = 0.67
-	looseLoad = 0.58 // a churned table below this is fitted
+	fitLoad   = 0.72
+	peakLoad  = 0.90 // of a churned table
+	looseLoad = 0.62 // a churned table below this is fitted
 	minTable  = 4    // buckets
 )
 
 // reserve makes room for n more entries.
 func (m *blockMap) reserve(n int) {
-	need := m.count + n
-	if float64(need) <= maxLoad*float64(m.buckets*bucketSlots) {
-		return
-	}
-	load := growLoad
+	limit, load := maxLoad, growLoad
 	if m.churned {
-		load = fitLoad * 0.9
+		limit, load = peakLoad, fitLoad
 	}
-	m.rebuild(need, load)
+	if need := m.count + n; float64(need) > limit*float64(m.buckets*bucketSlots) {
+		m.rebuild(need, load)
+	}
 }
 
 // fit looks, after every removal of half the content, whether the table and the
@@ -232,6 +272,7 @@ func (m *blockMap) fit() {
 		return
 	}
 	m.removed, m.churned = 0, true
+	m.trimUnits()
 	if float64(m.count) < looseLoad*float64(m.buckets*bucketSlots) {
 		m.rebuild(m.count, fitLoad)
 	}
@@ -243,7 +284,7 @@ func (m *blockMap) rebuild(need int, load float64) {
 	buckets := max(uint64(float64(need)/load/bucketSlots)+1, minTable)
 	// Tags get what ids leave. Ids may outgrow their bits later: see grownIDs.
 	ids := max(uint64(len(m.chunks)+1)*chunkIDs, uint64(float64(need)*1.25))
-	m.retable(buckets, bits.Len64(ids))
+	m.retable(buckets, max(bits.Len64(ids), m.scratch.minIDBits))
 }
 
 func (m *blockMap) retable(buckets uint64, idBits int) {
@@ -259,8 +300,10 @@ func (m *blockMap) retable(buckets uint64, idBits int) {
 	flush := func() {
 		probes := s.probes(len(keys))
 		m.probe(keys, probes)
-		for i, k := range keys {
-			m.addNew(k, ids[i], &probes[i])
+		for i := range keys {
+			if p := &probes[i]; !m.addProbed(ids[i], p) {
+				m.place(uint64(p.home), p.tag|ids[i])
+			}
 		}
 		keys, ids = keys[:0], ids[:0]
 	}
@@ -277,19 +320,6 @@ func (m *blockMap) retable(buckets uint64, idBits int) {
 	})
 	flush()
 	m.mem.freeWords(old)
-}
-
-// addNew is add for a hash that is known not to be there.
-func (m *blockMap) addNew(k uint64, id uint32, p *probe) {
-	if free := p.found >> probeFreeShift & probeMatch; free != 0 {
-		e := &m.table[p.home*bucketWords+uint32(bits.TrailingZeros32(free))]
-		if *e == 0 {
-			*e = p.tag | id
-			m.count++
-			return
-		}
-	}
-	m.place(uint64(p.home), p.tag|id)
 }
 
 // reserveUnits makes room for n more units, and widens the ids of the table when
@@ -316,25 +346,23 @@ func (m *blockMap) compact() {
 			continue
 		}
 		// Take the chunk's free units away, so that none is handed out again.
-		for w := 2 * at; w < 2*at+2; w++ {
-			used := ^m.free[w]
-			m.freeUnits -= bits.OnesCount64(m.free[w])
-			m.free[w] = 0
-			for ; used != 0; used &= used - 1 {
-				m.moveUnit(uint32(w)<<6 | uint32(bits.TrailingZeros64(used)))
-			}
+		used := ^m.free[at]
+		m.freeUnits -= bits.OnesCount64(m.free[at])
+		m.free[at] = 0
+		for ; used != 0; used &= used - 1 {
+			m.moveUnit(uint32(at)<<6 | uint32(bits.TrailingZeros64(used)))
 		}
 		m.freeUnits += chunkUnits
 		m.dropChunk(at)
 	}
 	for n := len(m.chunks); n > 1 && m.chunks[n-1] == nil; n = len(m.chunks) {
-		m.chunks, m.free = m.chunks[:n-1], m.free[:2*n-2]
+		m.chunks, m.free = m.chunks[:n-1], m.free[:n-1]
 		if m.lower != nil {
 			m.lower = m.lower[:n-1]
 		}
 		m.holes--
 	}
-	m.rotor = 0
+	m.lowestHole, m.rotor = 0, 0
 }
 
 // moveUnit gives the blocks of a unit new ids.

@@ -91,6 +91,7 @@ func (t *Translator) End(emit func(indexer.Frame) error) error {
 		}
 	}
 	t.parts.closeBatch()
+	t.blocks.trimUnits()
 	if len(errs) == 0 {
 		t.runs.endBatch(&t.parts, t.seq, t.cfg.AwaitAck)
 	} else {

@@ -16,9 +16,12 @@ import (
 // position%4; unit 0 is not used, so that no block has id 0.
 const (
 	unitWords  = 5
-	chunkUnits = 128
+	chunkUnits = 64 // one word of the free bitmap; the kernels know it
 	chunkIDs   = chunkUnits * 4
 	chunkBytes = chunkUnits * unitWords * 8
+
+	// spareUnits stay when an empty chunk is given back.
+	spareUnits = 16
 
 	maxRuns = 1 << 30
 
@@ -170,6 +173,22 @@ func (m *blockMap) freeUnit(u uint32) {
 	if m.lower != nil && m.lower[u/chunkUnits] != nil {
 		m.lower[u/chunkUnits][u%chunkUnits] = 0
 	}
+	if at := u / chunkUnits; m.free[at] == ^uint64(0) {
+		m.empty = append(m.empty, at)
+	}
+}
+
+// trimUnits gives empty chunks back, but for some spare units. It runs between
+// events, since probes of an event may name blocks that the event erased. The chunks
+// that a slot needs for a moment, between storing and removing, are thus the same
+// ones for all slots that share a Memory.
+func (m *blockMap) trimUnits() {
+	for _, at := range m.empty {
+		if m.free[at] == ^uint64(0) && m.freeUnits >= chunkUnits+spareUnits {
+			m.dropChunk(int(at))
+		}
+	}
+	m.empty = m.empty[:0]
 }
 
 // addChunk makes room for chunkUnits more units: in place of a chunk that was
@@ -177,33 +196,35 @@ func (m *blockMap) freeUnit(u uint32) {
 func (m *blockMap) addChunk() {
 	at := len(m.chunks)
 	if m.holes > 0 {
-		for at = 0; m.chunks[at] != nil; at++ {
+		for at = m.lowestHole; m.chunks[at] != nil; at++ {
 		}
 		m.holes--
+		m.lowestHole = at + 1
 	} else {
 		m.chunks = append(m.chunks, nil)
-		m.free = append(m.free, 0, 0)
+		m.free = append(m.free, 0)
 		if m.lower != nil {
 			m.lower = append(m.lower, nil)
 		}
 	}
 	m.chunks[at] = m.mem.chunk()
-	m.free[2*at], m.free[2*at+1] = ^uint64(0), ^uint64(0)
+	m.free[at] = ^uint64(0)
 	m.freeUnits += chunkUnits
 	if at == 0 {
 		m.free[0] &^= 1
 		m.freeUnits--
 	}
-	m.rotor = 2 * at
+	m.rotor = at
 }
 
 // dropChunk gives an empty chunk back.
 func (m *blockMap) dropChunk(at int) {
 	m.mem.freeChunk(m.chunks[at])
 	m.chunks[at] = nil
-	m.free[2*at], m.free[2*at+1] = 0, 0
+	m.free[at] = 0
 	m.freeUnits -= chunkUnits
 	m.holes++
+	m.lowestHole = min(m.lowestHole, at)
 	if m.lower != nil {
 		m.lower[at] = nil
 	}
@@ -212,7 +233,7 @@ func (m *blockMap) dropChunk(at int) {
 // eachUnit visits every unit in use; visit may free it.
 func (m *blockMap) eachUnit(visit func(u uint32)) {
 	for w := range m.free {
-		if m.chunks[w/2] == nil {
+		if m.chunks[w] == nil {
 			continue
 		}
 		used := ^m.free[w]
