@@ -26,6 +26,8 @@ const (
 	restarted lossKind = iota
 	// lost: provably the same run, but batches are missing for good.
 	lost
+	// refilled: nothing is wrong, but older batches can be had now than the stream began with.
+	refilled
 )
 
 // cursor is the latest batch that was processed (rule T3). The life is that of the
@@ -57,10 +59,15 @@ type stream struct {
 		seq uint64
 	}
 
+	// overlap: until then live batches may come that a replay has overtaken.
+	overlap time.Time
+
 	held     backlog
 	rep      *replay
 	attempts int
 	joinFrom uint64 // a replay without a cursor asks from here on
+	// rejoined: a replay was asked for because the first live batch was not the first.
+	rejoined bool
 	// holeAt is the batch after which a replay jumped. A second jump there is a hole in
 	// the engine's buffer and not a reply lost on the way.
 	holeAt struct {
@@ -76,6 +83,12 @@ type stream struct {
 	noReplay bool
 	rebased  time.Time // latest rebase
 	conflict *conflict
+
+	// short: the stream began at batch base because the replay failed, so older batches
+	// may be had later. The engine is asked again at refillAt.
+	short    bool
+	base     uint64
+	refillAt time.Time
 
 	heard      time.Time // latest sign of life: a live batch, or a replay or probe that ended
 	probeWait  time.Duration
@@ -190,6 +203,7 @@ func (st *stream) settle() {
 // handle judges one live batch and processes it. It returns false if the batch has to
 // be looked at again, in another state.
 func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch) bool {
+	s := st.src
 	digest := xxh3.Hash(payload)
 	if !st.unbroken() {
 		if st.cur.set && st.canReplay() {
@@ -200,7 +214,16 @@ func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch)
 		return false
 	}
 	switch {
+	case !st.cur.set && seq > st.joinFrom && !st.rejoined && st.canReplay():
+		// The engine had nothing when it was asked at the beginning; what it published
+		// before this batch may have been lost on the way.
+		st.rejoined = true
+		st.begin(join)
+		return false
 	case !st.cur.set || seq == st.cur.seq+1:
+		if !st.cur.set && st.noReplay && seq > 0 && s.replayEndpoint(st.rank) != "" {
+			st.short, st.base, st.refillAt = true, seq, s.loop.tl.Now().Add(s.loop.jitter(s.loop.cfg.ProbeMax))
+		}
 		st.process(seq, digest, payload, b, false)
 		return true
 	case seq > st.cur.seq:
@@ -209,10 +232,10 @@ func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch)
 	known, ok := st.seen.get(seq)
 	switch {
 	case ok && known == digest:
-		st.src.n.Duplicates++
+		s.n.Duplicates++
 		return true
-	case !ok && !back:
-		st.src.n.Duplicates++ // a replay was ahead of it
+	case !ok && !back && s.loop.tl.Now().Before(st.overlap):
+		s.n.Duplicates++ // a replay was ahead of it
 		return true
 	}
 	return st.wentBack(seq)
@@ -344,7 +367,7 @@ func (st *stream) caughtUp() bool {
 func (st *stream) advance(seq, digest uint64) {
 	st.cur = cursor{set: true, seq: seq, digest: digest}
 	st.seen.add(seq, digest)
-	st.noReplay = false
+	st.noReplay, st.rejoined = false, false
 	if b := st.src.bound; b != nil {
 		st.connects, st.disconnects = b.connects, b.disconnects
 	}
@@ -358,9 +381,12 @@ func (st *stream) rebase(kind lossKind, why string, next uint64) {
 	s := st.src
 	st.dropReplay()
 	keep := kind == lost && s.loop.cfg.OnLoss == KeepOnLoss
-	if kind == lost {
+	switch kind {
+	case lost:
 		s.n.Losses++
-	} else {
+	case refilled:
+		s.n.Refills++
+	default:
 		s.n.Restarts++
 	}
 	s.fail("%s", why)
@@ -385,7 +411,7 @@ func (st *stream) rebase(kind lossKind, why string, next uint64) {
 	}
 	st.cur = cursor{}
 	st.seen.reset()
-	st.holeAt.set, st.need.set = false, false
+	st.holeAt.set, st.need.set, st.short = false, false, false
 	st.attempts = 0
 	st.broken = false
 	// A stream that breaks again and again must not have its engine's buffer sent each time.
@@ -408,5 +434,6 @@ func (st *stream) tick(now time.Time) {
 		}
 		return
 	}
+	st.tickRefill(now)
 	st.tickProbe(now)
 }
