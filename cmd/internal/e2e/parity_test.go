@@ -84,7 +84,6 @@ func TestParityRestarts(t *testing.T) {
 			{Kind: mockengine.Restart, Batch: 40, Worker: -1},
 			{Kind: mockengine.RestartInPlace, Batch: 90, Worker: -1},
 			{Kind: mockengine.Clear, Batch: 120, Worker: -1},
-			{Kind: mockengine.Garbage, Count: 20, Batch: 130, Worker: -1},
 		},
 	})
 }
