@@ -283,6 +283,11 @@ func testCloseInHandler(t *testing.T, h Harness) {
 		publish(t, p, "", seq, nil)
 	}
 	other.Await(t, "all batches", func(s Seen) bool { return len(s.Batches()) == 200 })
+	r.Await(t, "the batch at which it closes", func(s Seen) bool { return len(s.Batches()) >= 50 })
+	for seq := uint64(201); seq <= 300; seq++ {
+		publish(t, p, "", seq, nil)
+	}
+	other.Await(t, "all batches", func(s Seen) bool { return len(s.Batches()) == 300 })
 	// Whatever the closed socket had still to say would have come by now.
 	if got := r.Seen().Sequences(); !slices.Equal(got, numbers(1, 50)) {
 		t.Errorf("a socket closed at 50 got %v", got)

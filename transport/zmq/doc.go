@@ -6,18 +6,18 @@
 //
 // # A loop
 //
-//	              epoll, edge-triggered
-//	   +---------------+----------------+-----------+
-//	 ZMQ_FD of     ZMQ_FD of its     eventfd     time-out =
-//	 a socket      monitor (PAIR)    of Post     next timer
-//	   |               |                |           |
-//	   v               v                v           v
-//	 ready list ---> drain -------->  posts ---> timers      one at a time
-//	                   |
-//	              one cgo call: up to 64 messages, 1 MiB
-//	                   v
-//	   kv_batch   msgs   | zmq_msg_t x frames ........... |   own the bytes
-//	              frames | data, size, more x frames .... |   what Go sees
+//	             epoll, edge-triggered
+//	  +---------------+----------------+-----------+
+//	ZMQ_FD of     ZMQ_FD of its     eventfd     time-out =
+//	a socket      monitor (PAIR)    of Post     next timer
+//	  |               |                |           |
+//	  v               v                v           v
+//	ready list ---> drain -------->  posts ---> timers      one at a time
+//	                  |
+//	             one cgo call: up to 64 messages, 1 MiB
+//	                  v
+//	  kv_batch   msgs   | zmq_msg_t x frames ........... |   own the bytes
+//	             frames | data, size, more x frames .... |   what Go sees
 //
 // A turn is: posts, due timers, one look at all descriptors, then the ready
 // sockets, at most 4 calls each and 5 ms in all; whoever is not done stays on the

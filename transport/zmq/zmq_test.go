@@ -2,6 +2,7 @@ package zmq_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 
 func newNetwork(t testing.TB, cfg zmq.Config) *zmq.Network {
 	t.Helper()
+	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	n, err := zmq.New(cfg)
 	if err != nil {
 		t.Fatalf("new network: %v", err)
