@@ -3,7 +3,9 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -29,24 +31,31 @@ func cpuClock(id int32) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// residentBytes returns the resident set of the process after garbage was collected
-// and free memory given back.
-func residentBytes() (int64, error) {
+// memory is what the process uses at one moment, in bytes.
+type memory struct {
+	resident int64 // of the process, mapped files left out
+	heap     int64 // live on the Go heap
+}
+
+// takeMemory collects garbage, gives free memory back and looks.
+func takeMemory() (memory, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
 	raw, err := os.ReadFile("/proc/self/smaps_rollup")
 	if err != nil {
-		return 0, fmt.Errorf("resident memory: %w", err)
+		return memory{}, fmt.Errorf("resident memory: %w", err)
 	}
 	sc := bufio.NewScanner(bytes.NewReader(raw))
 	for sc.Scan() {
 		f := bytes.Fields(sc.Bytes())
-		if len(f) >= 2 && string(f[0]) == "Rss:" {
+		if len(f) >= 2 && string(f[0]) == "Anonymous:" {
 			kb, err := strconv.ParseInt(string(f[1]), 10, 64)
-			return kb << 10, err
+			return memory{resident: kb << 10, heap: int64(m.HeapAlloc)}, err
 		}
 	}
-	return 0, fmt.Errorf("resident memory: no Rss line in smaps_rollup")
+	return memory{}, fmt.Errorf("resident memory: no line for anonymous memory in smaps_rollup")
 }
 
 // tickClock converts ticks of the time stamp counter, which costs a tenth of time.Now
@@ -67,10 +76,18 @@ func (c tickClock) percentiles(samples []uint32, ps ...float64) []float64 {
 	slices.Sort(samples)
 	out := make([]float64, len(ps))
 	for i, p := range ps {
-		if len(samples) > 0 {
-			at := min(len(samples)-1, int(p/100*float64(len(samples))))
-			out[i] = float64(samples[at]) * c.nsPerTick
-		}
+		out[i] = float64(percentile(samples, p)) * c.nsPerTick
 	}
 	return out
+}
+
+// percentile returns the smallest value that p percent of the sorted values do not
+// exceed (nearest rank); 0 when there are none.
+func percentile[T cmp.Ordered](sorted []T, p float64) T {
+	var zero T
+	if len(sorted) == 0 {
+		return zero
+	}
+	rank := int(math.Ceil(p / 100 * float64(len(sorted))))
+	return sorted[min(max(rank, 1), len(sorted))-1]
 }

@@ -19,7 +19,7 @@ type arm interface {
 	store(worker uint32, hasParent bool, parent uint64, locals, keys []uint64)
 	remove(worker uint32, keys []uint64)
 	counts() (held, distinct uint64)
-	liveBytes() uint64 // 0 = not accounted
+	mappedBytes() uint64 // in use outside the Go heap
 	close() error
 }
 
@@ -28,8 +28,7 @@ type Run struct {
 	Arm       string      `json:"arm"`
 	Rows      uint64      `json:"rows"`
 	DepthSum  uint64      `json:"depth_sum"`
-	RowHash   string      `json:"row_hash"`
-	Checksum  string      `json:"op_checksum"`
+	RowHash   Hex         `json:"row_hash"`
 	Held      uint64      `json:"held"`
 	Distinct  uint64      `json:"distinct"`
 	BlockOps  int         `json:"block_ops"`
@@ -45,7 +44,8 @@ type Percentiles struct {
 	P99 float64 `json:"p99"`
 }
 
-// Bytes for each held block.
+// Bytes for each held block. Live is what the parts use, RSS the growth of the
+// resident set, both with the list itself left out.
 type Bytes struct {
 	Live float64 `json:"live"`
 	RSS  float64 `json:"rss"`
@@ -57,31 +57,35 @@ const (
 	ArmBaseline  = "baseline"
 )
 
-// RunOplist passes once over a list in this process and checks the answers.
-func RunOplist(ctx context.Context, list *oplist.List, name string) (Run, error) {
-	before, err := residentBytes()
+// newArm returns an empty index of one of the two kinds.
+func newArm(name string, workers int) (arm, error) {
+	switch name {
+	case ArmKVCluster:
+		return newIndexArm(workers)
+	case ArmBaseline:
+		return newBaseline(workers), nil
+	}
+	return nil, fmt.Errorf("unknown arm %q: %s or %s", name, ArmKVCluster, ArmBaseline)
+}
+
+// RunOplist passes once over a list in this process. Run.Check tells whether the
+// answers are right.
+func RunOplist(ctx context.Context, tape *Tape, name string) (Run, error) {
+	clock := newTickClock()
+	samples := make([]uint32, 0, tape.Queries())
+	before, err := takeMemory()
 	if err != nil {
 		return Run{}, err
 	}
-	workers := list.Config().Workers
-	var a arm
-	switch name {
-	case ArmKVCluster:
-		if a, err = newIndexArm(workers); err != nil {
-			return Run{}, err
-		}
-	case ArmBaseline:
-		a = newBaseline(workers)
-	default:
-		return Run{}, fmt.Errorf("unknown arm %q", name)
+	a, err := newArm(name, tape.Workers())
+	if err != nil {
+		return Run{}, err
 	}
 	var ans oplist.Answers
-	clock := newTickClock()
-	samples := make([]uint32, 0, list.Totals().Queries)
 	cpu := processCPU()
 	var op oplist.Op
-	for i := range list.Len() {
-		list.At(i, &op)
+	for i := range tape.Len() {
+		tape.At(i, &op)
 		switch op.Kind {
 		case oplist.Query:
 			t := ticks()
@@ -100,26 +104,53 @@ func RunOplist(ctx context.Context, list *oplist.List, name string) (Run, error)
 		}
 	}
 	seconds := (processCPU() - cpu).Seconds()
-	after, err := residentBytes()
+	after, err := takeMemory()
 	if err != nil {
 		return Run{}, err
 	}
-	t := list.Totals()
 	held, distinct := a.counts()
 	p := clock.percentiles(samples, 50, 99)
 	r := Run{
-		Arm: name, Rows: ans.Rows, DepthSum: ans.DepthSum, RowHash: hex(ans.Hash), Checksum: hex(t.Checksum),
-		Held: held, Distinct: distinct, BlockOps: t.BlockOps(), CPU: seconds, PerCPU: float64(t.BlockOps()) / seconds,
-		QueryNs:   Percentiles{p[0], p[1]},
-		BytesHeld: Bytes{Live: float64(a.liveBytes()) / float64(held), RSS: float64(after-before) / float64(held)},
+		Arm: name, Rows: ans.Rows, DepthSum: ans.DepthSum, RowHash: Hex(ans.Hash), Held: held, Distinct: distinct,
+		BlockOps: tape.BlockOps(), CPU: seconds, PerCPU: float64(tape.BlockOps()) / seconds,
+		QueryNs: Percentiles{p[0], p[1]},
+		BytesHeld: Bytes{
+			Live: float64(int64(a.mappedBytes())+after.heap-before.heap) / float64(held),
+			RSS:  float64(after.resident-before.resident) / float64(held),
+		},
 	}
 	if err := a.close(); err != nil {
 		return r, fmt.Errorf("%s: %w", name, err)
 	}
-	if want := list.Expected(); ans != want || held != uint64(t.Held) || distinct != uint64(t.Distinct) {
-		return r, fmt.Errorf("%w: %s on %s: answers %+v, held %d, distinct %d; want %+v, %d, %d", ErrWrongAnswers, name, list.Config(), ans, held, distinct, want, t.Held, t.Distinct)
-	}
 	return r, nil
 }
 
-func hex(v uint64) string { return fmt.Sprintf("%#016x", v) }
+// Answers are what a list must come to.
+type Answers struct {
+	oplist.Answers
+	Held, Distinct int
+	Checksum       uint64
+}
+
+// ExpectedAnswers computes the answers of a list by a plain model and, when known has
+// the published ones of this list, compares them.
+func ExpectedAnswers(l *oplist.List, known oplist.Known) (Answers, error) {
+	t := l.Totals()
+	a := Answers{l.Expected(), t.Held, t.Distinct, t.Checksum}
+	if k := known.Answers; k != (oplist.Answers{}) && k != a.Answers {
+		return a, fmt.Errorf("%w: the model says %+v, published are %+v", ErrWrongAnswers, a.Answers, k)
+	}
+	if k := known.Totals; known.Complete && (k.Checksum != t.Checksum || k.Held != t.Held || k.BlockOps() != t.BlockOps()) {
+		return a, fmt.Errorf("%w: the list has checksum %#x, %d held; published are %#x, %d", ErrWrongAnswers, t.Checksum, t.Held, k.Checksum, k.Held)
+	}
+	return a, nil
+}
+
+// Check compares the answers of a run with what they must be.
+func (r *Run) Check(want Answers) error {
+	got := Answers{oplist.Answers{Rows: r.Rows, DepthSum: r.DepthSum, Hash: uint64(r.RowHash)}, int(r.Held), int(r.Distinct), want.Checksum}
+	if got != want {
+		return fmt.Errorf("%w: %s answers %+v, want %+v", ErrWrongAnswers, r.Arm, got, want)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/kvcluster/kvcluster/chaos/oplist"
+)
+
+// OplistReport is what several passes of both arms over one list came to.
+type OplistReport struct {
+	Trace     string `json:"trace"`
+	Generated bool   `json:"generated"` // no published answers apply
+	D         int    `json:"d"`
+	W         int    `json:"w"`
+	Cap       int    `json:"cap"`
+	Repeat    int    `json:"repeat"`
+	Checksum  Hex    `json:"op_checksum"`
+	OplistArm
+	Baseline *OplistArm `json:"baseline,omitempty"`
+	// Ratio is the median rate over that of the baseline; 0 without one.
+	Ratio float64 `json:"ratio_to_baseline,omitempty"`
+}
+
+// OplistArm has the figures of one arm.
+type OplistArm struct {
+	Rows      uint64      `json:"rows"`
+	DepthSum  uint64      `json:"depth_sum"`
+	RowHash   Hex         `json:"row_hash"`
+	Held      uint64      `json:"held"`
+	Distinct  uint64      `json:"distinct"`
+	BlockOps  int         `json:"block_ops"`
+	CPU       Spread      `json:"cpu_seconds"`
+	PerCPU    Spread      `json:"block_ops_per_cpu_second"`
+	QueryNs   Percentiles `json:"query_ns"`             // medians
+	BytesHeld Bytes       `json:"bytes_per_held_block"` // medians
+	Runs      []Run       `json:"runs"`
+}
+
+// OplistConfig says what to measure.
+type OplistConfig struct {
+	List       oplist.Config
+	Trace      string // file; where there is none, a list is generated
+	Repeat     int    // processes for each arm
+	NoBaseline bool
+	CPUProfile string // of the first kvcluster run
+	Spawn      Spawner
+	// Progress, if set, is told what is being done.
+	Progress func(string)
+}
+
+func (c *OplistConfig) progress(format string, args ...any) {
+	if c.Progress != nil {
+		c.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// MeasureOplist runs both arms in turn, each in a fresh process, and checks every
+// answer. Wrong answers are an error that wraps ErrWrongAnswers.
+func MeasureOplist(ctx context.Context, c OplistConfig) (OplistReport, error) {
+	r := OplistReport{Trace: c.Trace, D: c.List.Copies, W: c.List.Workers, Cap: c.List.Capacity, Repeat: c.Repeat}
+	dir, err := os.MkdirTemp("", "kvcluster-bench-")
+	if err != nil {
+		return r, fmt.Errorf("benchmark: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	c.progress("building the op list")
+	path := filepath.Join(dir, "oplist")
+	want, generated, err := writeTape(c.Trace, c.List, path)
+	if err != nil {
+		return r, err
+	}
+	r.Generated, r.Checksum = generated, Hex(want.Checksum)
+	runs := map[string][]Run{}
+	arms := []string{ArmKVCluster, ArmBaseline}
+	if c.NoBaseline {
+		arms = arms[:1]
+	}
+	for i := range c.Repeat {
+		for j := range arms {
+			name := arms[(i+j)%len(arms)]
+			c.progress("op list %s: run %d of %d, %s", c.List, i+1, c.Repeat, name)
+			job := Job{Row: rowOplist, Arm: name, Tape: path}
+			if i == 0 && name == ArmKVCluster {
+				job.CPUProfile = c.CPUProfile
+			}
+			run, err := spawn[Run](ctx, c.Spawn, job)
+			if err != nil {
+				return r, err
+			}
+			if err := run.Check(want); err != nil {
+				return r, fmt.Errorf("op list %s: %w", c.List, err)
+			}
+			runs[name] = append(runs[name], run)
+		}
+	}
+	r.OplistArm = summarise(runs[ArmKVCluster])
+	if !c.NoBaseline {
+		b := summarise(runs[ArmBaseline])
+		r.Baseline, r.Ratio = &b, r.PerCPU.Median/b.PerCPU.Median
+	}
+	return r, nil
+}
+
+// writeTape builds a list, writes it to path and returns its answers. In its own
+// function so that the list is gone before anything is measured.
+func writeTape(trace string, cfg oplist.Config, path string) (want Answers, generated bool, err error) {
+	l, generated, err := oplist.Load(trace, cfg)
+	if err != nil {
+		return want, generated, err
+	}
+	var known oplist.Known
+	if filepath.Base(trace) == oplist.Conversation && !generated {
+		known, _ = oplist.ConversationKnown(cfg)
+	}
+	if want, err = ExpectedAnswers(l, known); err != nil {
+		return want, generated, err
+	}
+	return want, generated, NewTape(l).WriteFile(path)
+}
+
+func summarise(runs []Run) OplistArm {
+	if len(runs) == 0 {
+		return OplistArm{}
+	}
+	r := &runs[0]
+	median := func(figure func(*Run) float64) float64 { return spreadOf(runs, figure).Median }
+	return OplistArm{
+		Rows: r.Rows, DepthSum: r.DepthSum, RowHash: r.RowHash, Held: r.Held, Distinct: r.Distinct, BlockOps: r.BlockOps,
+		CPU:    spreadOf(runs, func(r *Run) float64 { return r.CPU }),
+		PerCPU: spreadOf(runs, func(r *Run) float64 { return r.PerCPU }),
+		QueryNs: Percentiles{
+			P50: median(func(r *Run) float64 { return r.QueryNs.P50 }),
+			P99: median(func(r *Run) float64 { return r.QueryNs.P99 }),
+		},
+		BytesHeld: Bytes{
+			Live: median(func(r *Run) float64 { return r.BytesHeld.Live }),
+			RSS:  median(func(r *Run) float64 { return r.BytesHeld.RSS }),
+		},
+		Runs: runs,
+	}
+}
