@@ -76,12 +76,6 @@ type Completeness struct {
 	Stale bool
 }
 
-func (c *Completeness) add(o Completeness) {
-	c.Partial = c.Partial || o.Partial
-	c.Stale = c.Stale || o.Stale
-	c.Missing = append(c.Missing, o.Missing...)
-}
-
 // NodeStatus is a snapshot of a node for /status and /metrics.
 type NodeStatus struct {
 	Node       string // name of the node, "" when it has none

@@ -53,9 +53,17 @@ func (p *searcherPool) acquire(ctx context.Context) (*searcher, error) {
 }
 
 func (p *searcherPool) made(s *searcher) *searcher {
-	if s == nil {
-		s = &searcher{Searcher: p.cluster.NewSearcher()}
+	if s != nil {
+		return s
 	}
+	made := false
+	defer func() {
+		if !made { // NewSearcher panicked: the place must not be lost, or close would wait for it
+			p.idle <- nil
+		}
+	}()
+	s = &searcher{Searcher: p.cluster.NewSearcher()}
+	made = true
 	return s
 }
 
