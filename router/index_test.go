@@ -16,13 +16,14 @@ import (
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/indexer/blockhash"
 	"github.com/kvcluster/kvcluster/indexer/reference"
+	"github.com/kvcluster/kvcluster/indexer/tree"
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
 // indexedCluster is the fake with a real index behind its searchers.
 type indexedCluster struct {
 	*fakeCluster
-	index  *reference.Index
+	index  indexer.Index
 	writer indexer.Writer
 	runs   map[indexer.Slot]indexer.Run
 	frame  indexer.FrameBuilder
@@ -71,7 +72,18 @@ func (c *indexedCluster) store(t *testing.T, instance string, rank uint32, path 
 // The answers over a real index equal those over plain maps, for prompts and for both
 // kinds of hashes, in both dialects, and in explanations and dumps.
 func TestAgainstIndex(t *testing.T) {
-	c := &indexedCluster{fakeCluster: newFake(), index: reference.New(reference.Config{}), runs: map[indexer.Slot]indexer.Run{}}
+	t.Run("reference", func(t *testing.T) { compareWithIndex(t, reference.New(reference.Config{})) })
+	t.Run("tree", func(t *testing.T) {
+		x, err := tree.Open(tree.Config{Lanes: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compareWithIndex(t, x)
+	})
+}
+
+func compareWithIndex(t *testing.T, x indexer.Index) {
+	c := &indexedCluster{fakeCluster: newFake(), index: x, runs: map[indexer.Slot]indexer.Run{}}
 	c.writer = c.index.NewWriter()
 	logger := slog.New(slog.NewTextHandler(io.Discard, nil))
 	real := &fixture{t: t, fake: c.fakeCluster, router: New(Config{}, c, logger)}
