@@ -2,7 +2,6 @@ package tree
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/kvcluster/kvcluster/indexer"
 )
@@ -10,7 +9,7 @@ import (
 // audit checks everything that a lane keeps more than once against each other. Tests
 // call it, and a build with the tag invariants after frames.
 func (l *Lane) audit() error {
-	a := auditor{Lane: l, want: map[coverKey]*[maxChain]uint8{}, columns: map[ref]uint32{}}
+	a := auditor{Lane: l, want: map[coverKey]*[maxChain]uint16{}, columns: map[ref]uint32{}, known: map[ref]bool{}}
 	for _, step := range []func() error{a.table, a.names, a.coverages, a.totals} {
 		if err := step(); err != nil {
 			return err
@@ -28,7 +27,8 @@ type coverKey struct {
 type auditor struct {
 	*Lane
 	chains   []ref
-	want     map[coverKey]*[maxChain]uint8 // names on each position
+	known    map[ref]bool
+	want     map[coverKey]*[maxChain]uint16 // names on each position
 	columns  map[ref]uint32
 	held     [indexer.NumTiers]uint64
 	distinct uint64
@@ -66,6 +66,7 @@ func (a *auditor) table() error {
 		}
 		children[h.parent()]++
 		a.chains = append(a.chains, c)
+		a.known[c] = true
 		a.stored += uint64(h.length())
 	}
 	for p, n := range children {
@@ -128,7 +129,7 @@ func (a *auditor) run(slot uint32, pieces []piece) error {
 	end := uint32(0)
 	for i, p := range pieces {
 		h := a.arena.header(p.chain())
-		if p.n() == 0 || p.tiers() == 0 || p.pos() < end || p.off()+p.n() > h.length() || !slices.Contains(a.chains, p.chain()) {
+		if p.n() == 0 || p.tiers() == 0 || p.pos() < end || p.off()+p.n() > h.length() || !a.known[p.chain()] {
 			return fmt.Errorf("piece %d of %d: position %d, %d names at %d of chain %d with %d blocks, tiers %04b",
 				i, len(pieces), p.pos(), p.n(), p.off(), p.chain(), h.length(), p.tiers())
 		}
@@ -142,7 +143,7 @@ func (a *auditor) run(slot uint32, pieces []piece) error {
 			}
 			k := coverKey{p.chain(), slot, t}
 			if a.want[k] == nil {
-				a.want[k] = new([maxChain]uint8)
+				a.want[k] = new([maxChain]uint16)
 			}
 			for pos := p.off(); pos < p.off()+p.n(); pos++ {
 				a.want[k][pos]++
@@ -157,14 +158,14 @@ func (a *auditor) coverages() error {
 	seen := map[coverKey]bool{}
 	for _, c := range a.chains {
 		h, side := a.arena.header(c), a.arena.side(c)
-		got := map[coverKey]*[maxChain]uint8{}
+		got := map[coverKey]*[maxChain]uint16{}
 		add := func(s uint32, t indexer.Tier, from, to, n uint32) {
 			k := coverKey{c, s, t}
 			if got[k] == nil {
-				got[k] = new([maxChain]uint8)
+				got[k] = new([maxChain]uint16)
 			}
 			for i := from; i < to; i++ {
-				got[k][i] += uint8(n)
+				got[k][i] += uint16(n)
 			}
 		}
 		for _, e := range h[hCuts:] {
@@ -228,12 +229,12 @@ func (a *auditor) islandsOf(side *sideRecord, add func(s uint32, t indexer.Tier,
 	}
 }
 
-func (a *auditor) compare(c ref, h *header, side *sideRecord, got map[coverKey]*[maxChain]uint8, seen map[coverKey]bool) error {
+func (a *auditor) compare(c ref, h *header, side *sideRecord, got map[coverKey]*[maxChain]uint16, seen map[coverKey]bool) error {
 	var any [maxChain]bool
 	for k, g := range got {
 		w := a.want[k]
 		if w == nil {
-			w = new([maxChain]uint8)
+			w = new([maxChain]uint16)
 		}
 		seen[k] = true
 		for i := range g {

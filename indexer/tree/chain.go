@@ -7,7 +7,7 @@ import "unsafe"
 //
 //	0  content ref (32)     | tier rows ref (32)
 //	1  length (16) | capacity (16) | version (32)
-//	2  parent ref (32)      | fork (16) | kind (16)
+//	2  parent ref (32)      | fork (16) | kind (2) | birth (14)
 //	3  coverage ref (32)    | child filter (32)
 //	4-7  cut-offs: cut (32) | slot (32), 0 = none
 //
@@ -76,13 +76,17 @@ func packLength(length, capacity uint32, version uint32) uint64 {
 func lengthOf(w uint64) uint32   { return uint32(uint16(w)) }
 func capacityOf(w uint64) uint32 { return uint32(uint16(w >> 16)) }
 
+// packParent packs where a chain begins. The word also has a number that tells chains
+// apart that were at the same place in memory; placeOf leaves it out.
 func packParent(parent ref, fork uint32, kind uint32) uint64 {
 	return uint64(parent) | uint64(fork)<<32 | uint64(kind)<<48
 }
 
-func parentOf(w uint64) ref  { return ref(w) }
-func forkOf(w uint64) uint32 { return uint32(uint16(w >> 32)) }
-func kindOf(w uint64) uint32 { return uint32(w >> 48) }
+func parentOf(w uint64) ref   { return ref(w) }
+func forkOf(w uint64) uint32  { return uint32(uint16(w >> 32)) }
+func kindOf(w uint64) uint32  { return uint32(w>>48) & 3 }
+func birthOf(w uint64) uint32 { return uint32(w >> 50) }
+func placeOf(w uint64) uint64 { return w & (1<<50 - 1) }
 
 func (h *header) content() ref     { return ref(h[hContent]) }
 func (h *header) tiers() ref       { return ref(h[hContent] >> 32) }

@@ -15,7 +15,8 @@ func (l *Lane) newChain(at place, hash uint32, locals, engines []uint64) ref {
 	// hold the ref of a chain that was here: not before reclamation let it go.
 	store(&h[hContent], uint64(content))
 	store(&h[hLength], packLength(n, capacity, 0))
-	store(&h[hParent], packParent(at.chain, at.off, kindChain))
+	l.births++
+	store(&h[hParent], packParent(at.chain, at.off, kindChain)|l.births<<50)
 	store(&h[hCoverage], 0)
 	for i := range numCuts {
 		store(&h[hCuts+i], 0)

@@ -88,7 +88,7 @@ func (l *Lane) uncoverRange(c *copyRecord, chain ref, tier indexer.Tier, from, t
 	l.held[indexer.Device] -= uint64(to - from)
 	if from < cut {
 		l.setCut(h, s, from, cut, entry)
-		if to >= cut && l.arena.side(chain).islands() == 0 {
+		if to >= cut && l.arena.side(chain).islands() == 0 && h.tiers() == 0 {
 			l.settleFrom(chain, cut)
 			return
 		}

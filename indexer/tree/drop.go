@@ -40,7 +40,7 @@ func (l *Lane) changeRange(t *tree, c *copyRecord, kind indexer.OpKind, tier ind
 		f, e := max(from, q.pos()), min(to, q.end())
 		off := q.off() + f - q.pos()
 		if isDrop {
-			l.logEviction(t, c, q.chain(), off, e-f)
+			l.logEviction(c, q.chain(), off, e-f)
 			l.uncover(c, q.chain(), tier, off, off+e-f)
 		} else {
 			l.coverRange(c, q.chain(), tier, off, e-f, l.arena.header(q.chain()).length())
@@ -89,7 +89,7 @@ func (l *Lane) dropInPiece(t *tree, c *copyRecord, run uint32, p *piece, i int, 
 	all := l.pieces(p)
 	q := all[i]
 	off := q.off() + from - q.pos()
-	l.logEviction(t, c, q.chain(), off, to-from)
+	l.logEviction(c, q.chain(), off, to-from)
 	l.uncover(c, q.chain(), tier, off, off+to-from)
 	if m := q.tiers() &^ tier.Mask(); m == 0 {
 		switch {

@@ -7,8 +7,8 @@ import "sync/atomic"
 // A reader that sees a chain before a drop and a chain below it after a later store
 // would find a depth that was never held at one time. The clock is odd while a drop
 // is under way, and every drop leaves its number with its slot. A reader takes the
-// clock before and after; when it moved, or was odd, the slots that it is about to
-// report and that have a number from then on are looked up again. The table is
+// clock before and after; when it moved, the slots that it is about to report and that
+// have a number from then on are looked up again. The table is
 // shared by all slots of the lane: a collision costs a second look.
 type dropClock struct {
 	now atomic.Uint64

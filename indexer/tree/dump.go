@@ -7,7 +7,10 @@ import (
 )
 
 // dump is a copy of what one slot holds in one partition.
-type dump struct{ stretches []indexer.Stretch }
+type dump struct {
+	stretches []indexer.Stretch
+	named     map[ref][]piece // the live names of the slot, by chain
+}
 
 // Dump returns the live names that a slot holds in a partition. It belongs to the
 // goroutine that applies frames; the result is the caller's.
@@ -17,18 +20,28 @@ func (l *Lane) Dump(g indexer.GroupID, p indexer.PartitionID, s indexer.Slot) []
 		return nil
 	}
 	c := l.copyOf(t, uint32(s))
-	var d dump
+	d := dump{named: map[ref][]piece{}}
+	l.eachRun(c, func(_ uint32, p *piece) {
+		for _, q := range l.pieces(p) {
+			d.named[q.chain()] = append(d.named[q.chain()], q)
+		}
+	})
+	l.eachRun(c, func(run uint32, p *piece) { l.dumpRun(&d, run, l.pieces(p)) })
+	return d.stretches
+}
+
+// eachRun calls f for the runs with live names, in order.
+func (l *Lane) eachRun(c *copyRecord, f func(run uint32, p *piece)) {
 	for k := range hi(c[1]) {
 		if *l.arena.word(ref(c[1]), int(k)) == 0 {
 			continue
 		}
 		for i := range uint32(chunkRuns) {
 			if p := l.findRun(c, k*chunkRuns+i); p != nil {
-				l.dumpRun(&d, k*chunkRuns+i, l.pieces(p))
+				f(k*chunkRuns+i, p)
 			}
 		}
 	}
-	return d.stretches
 }
 
 // dumpRun adds the stretches of one run. The path of its last name has the paths of
@@ -59,7 +72,7 @@ func (l *Lane) dumpRun(d *dump, run uint32, pieces []piece) {
 			e := l.engineHashes(before)
 			st.Parent.Engine = e[len(e)-1]
 		default:
-			st.Parent.Engine = l.engineAbove(place{p.chain(), p.off()})
+			st.Parent.Engine = l.engineAbove(d, place{p.chain(), p.off()})
 		}
 		d.stretches = append(d.stretches, st)
 		before, i = pieces[j-1], j
@@ -88,13 +101,18 @@ func (l *Lane) pathTo(at place) (path []uint64, anchor uint64) {
 	return path, anchor
 }
 
-// engineAbove returns the engine hash that is stored with the block above a place
-// that is not the root.
-func (l *Lane) engineAbove(at place) uint64 {
+// engineAbove returns the engine hash of the block above a place that is not the
+// root: of a live name of the slot, or if it has none there, of whoever stored it.
+func (l *Lane) engineAbove(d *dump, at place) uint64 {
 	h := l.arena.header(at.chain)
 	for at.off == 0 {
 		at = place{h.parent(), h.fork()}
 		h = l.arena.header(at.chain)
+	}
+	for _, q := range d.named[at.chain] {
+		if at.off > q.off() && at.off <= q.off()+q.n() {
+			return l.engineHashes(q)[at.off-1-q.off()]
+		}
 	}
 	return *l.arena.word(h.content(), int(h.capacity()+at.off-1))
 }

@@ -4,11 +4,12 @@ import "sync/atomic"
 
 // evictionLog remembers which stretches slots have dropped, for Explain: a ring of
 //
-//	0  slot (32) | blocks (16) | tree (16)
-//	1  first local hash
+//	0  slot (32) | blocks (16) | birth of the chain (16)
+//	1  chain ref (32) | offset (16) | version of the chain (16)
 //
-// It can name a stretch wrongly where the same local hash occurs in two places of a
-// tree; it never has a say in a score.
+// It speaks of places in the tree, so it knows of a stretch as long as the tree has
+// the chain and its tail was not cut: as long as somebody holds the blocks. It never
+// has a say in a score.
 type evictionLog struct {
 	ring []atomic.Uint64
 	next uint32
@@ -16,42 +17,38 @@ type evictionLog struct {
 
 func (e *evictionLog) init(n int) { e.ring = make([]atomic.Uint64, 2*max(n, 0)) }
 
-func (l *Lane) logEviction(t *tree, c *copyRecord, chain ref, from, n uint32) {
+func (l *Lane) logEviction(c *copyRecord, chain ref, from, n uint32) {
 	e := &l.evicted
 	if len(e.ring) == 0 {
 		return
 	}
-	w := uint64(c.slot()) | uint64(n)<<32 | uint64(t.number)<<48
-	e.ring[e.next+1].Store(*l.arena.word(l.arena.header(chain).content(), int(from)))
-	e.ring[e.next].Store(w)
+	h := l.arena.header(chain)
+	e.ring[e.next].Store(uint64(c.slot()) | uint64(n)<<32 | uint64(birthOf(h[hParent]))<<48)
+	e.ring[e.next+1].Store(uint64(chain) | uint64(from)<<32 | uint64(uint16(hi(h[hLength])))<<48)
 	if e.next += 2; int(e.next) == len(e.ring) {
 		e.next = 0
 	}
 }
 
-// mark sets drop[i] for the blocks of a query that a slot has dropped.
-func (e *evictionLog) mark(tree, slot uint32, locals []uint64, found func(i int)) {
+// stretches calls found for every stretch of a chain that a slot has dropped.
+func (e *evictionLog) stretches(slot uint32, chain ref, birth, version uint32, found func(from, to uint32)) {
 	for k := 0; k < len(e.ring); k += 2 {
 		w := e.ring[k].Load()
-		if lo(w) != slot || w>>48 != uint64(uint16(tree)) || w == 0 {
+		if lo(w) != slot || w == 0 || uint32(w>>48) != birth {
 			continue
 		}
-		first, n := e.ring[k+1].Load(), int(uint16(w>>32))
-		for i, local := range locals {
-			if local == first {
-				for j := i; j < min(i+n, len(locals)); j++ {
-					found(j)
-				}
-			}
+		v := e.ring[k+1].Load()
+		if ref(v) == chain && uint16(v>>48) == uint16(version) {
+			from := uint32(uint16(v >> 32))
+			found(from, from+uint32(uint16(w>>32)))
 		}
 	}
 }
 
-// forget takes out what it has of a slot in the trees of a group.
-func (e *evictionLog) forget(group, slot uint32, trees []*tree) {
+// forget takes out what it has of a slot number, in whatever group.
+func (e *evictionLog) forget(slot uint32) {
 	for k := 0; k < len(e.ring); k += 2 {
-		w := e.ring[k].Load()
-		if n := int(w >> 48); w != 0 && lo(w) == slot && n < len(trees) && trees[n].key.group == group {
+		if w := e.ring[k].Load(); w != 0 && lo(w) == slot {
 			e.ring[k].Store(0)
 		}
 	}

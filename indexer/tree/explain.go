@@ -30,10 +30,9 @@ func (r *Reader) explain(l *Lane, q indexer.Query, s uint32, out []indexer.Block
 	if c == 0 || !ok {
 		return ok
 	}
-	tree := uint32(load(&l.arena.header(c)[hCuts+2]))
 	fork, left := uint32(0), out
 	for locals := q.Locals; len(locals) > 0; {
-		child, n, _, ok := r.child(l, c, fork, locals, childHash(c, fork, locals[0]))
+		child, n, version, ok := r.child(l, c, fork, locals, childHash(c, fork, locals[0]))
 		if !ok {
 			return false
 		}
@@ -43,10 +42,15 @@ func (r *Reader) explain(l *Lane, q indexer.Query, s uint32, out []indexer.Block
 		if !r.explainChain(l, child, s, left[:n]) {
 			return false
 		}
+		here := left[:n]
+		l.evicted.stretches(s, child, birthOf(load(&l.arena.header(child)[hParent])), version, func(from, to uint32) {
+			for i := from; i < min(to, uint32(n)); i++ {
+				here[i].Evicted = here[i].Tiers == 0
+			}
+		})
 		locals, left = locals[n:], left[n:]
 		c, fork = child, uint32(n)
 	}
-	l.evicted.mark(tree, s, q.Locals, func(i int) { out[i].Evicted = out[i].Tiers == 0 })
 	return r.ok()
 }
 
@@ -152,7 +156,7 @@ func (r *Reader) appendPath(l *Lane, dst []uint64, q indexer.SequenceQuery) ([]u
 				return dst, false
 			}
 			h := l.arena.header(child)
-			if load(&h[hParent]) != packParent(c, fork, kindChain) {
+			if placeOf(load(&h[hParent])) != packParent(c, fork, kindChain) {
 				continue
 			}
 			locals, _, ok := r.content(l, h)

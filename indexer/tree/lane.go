@@ -57,6 +57,7 @@ type Lane struct {
 	distinct uint64
 	stored   uint64
 	chains   uint64
+	births   uint64 // of chains, ever
 	ticks    uint32 // operations since the last reclamation
 
 	scratch []piece
@@ -209,5 +210,5 @@ func (l *Lane) Purge(g indexer.GroupID, s indexer.Slot) {
 			t.copies[s] = 0
 		}
 	}
-	l.evicted.forget(uint32(g), uint32(s), l.treeList)
+	l.evicted.forget(uint32(s))
 }

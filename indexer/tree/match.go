@@ -39,7 +39,9 @@ func (r *Reader) Match(q indexer.Query, out *indexer.Scores) {
 // the clock stood at from. With settle it lowers those that have to what one load of
 // one word says of the first chain, and is content.
 func (r *Reader) proved(l *Lane, tree uint32, from uint64, out *indexer.Scores, settle bool) bool {
-	if from&1 == 0 && l.drops.now.Load() == from {
+	// While one drop is under way the slot only loses: what was seen was all held when
+	// the query began.
+	if l.drops.now.Load() == from {
 		return true
 	}
 	suspect := func(s indexer.Slot) bool { return l.drops.at[dropSlot(tree, uint32(s))].Load() >= from }
@@ -186,7 +188,6 @@ func (r *Reader) coverage(l *Lane, h *header, extent uint32, first bool) bool {
 		}
 		b := (*coverBlock)(l.arena.at(ref(c)))
 		state := load(&b[1])
-		size := load(&b[0])
 		if !r.ok() {
 			return false
 		}
@@ -198,6 +199,11 @@ func (r *Reader) coverage(l *Lane, h *header, extent uint32, first bool) bool {
 			r.next[i] = load(b.full(i))
 		}
 		r.cuts(h[hCuts:], extent, first)
+		// Only now: a slot that turns from a bit to a cut may be the last entry.
+		size := load(&b[0])
+		if !r.ok() {
+			return false
+		}
 		cuts := unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(b), uintptr(coverHead+words)*8)), lo(size))
 		r.cuts(cuts, extent, first)
 		if load(&b[1]) == state && lo(load(&h[hCoverage])) == c {

@@ -75,10 +75,14 @@ func (l *Lane) below(c *copyRecord, run, pos uint32) (place, bool) {
 	return l.up(at, all[i].pos()-pos-1), true
 }
 
-// up goes n blocks towards the root.
+// up goes n blocks towards the root. What lies before the first block of a chain is a
+// place of its parent.
 func (l *Lane) up(at place, n uint32) place {
-	for n > at.off {
+	for n >= at.off {
 		h := l.arena.header(at.chain)
+		if h.isRoot() {
+			break
+		}
 		n -= at.off
 		at = place{h.parent(), h.fork()}
 	}
