@@ -54,7 +54,7 @@ type StreamStatus struct {
 	Batches uint64
 	Events  uint64
 	Gaps    uint64 // sequence gaps seen
-	Missed  uint64 // batches that were missing in them and did not come back by replay
+	Losses  uint64 // times that batches were missing and did not come back by replay
 	Replays uint64 // replays asked for
 	Lives   uint64 // lives of this rank so far; 1 = never restarted
 

@@ -88,7 +88,7 @@ func (r *Router) appendStream(b []byte, w catalog.Worker, rank catalog.Rank, s *
 	b = appendUintField(b, "batches", s.Batches)
 	b = appendUintField(b, "events", s.Events)
 	b = appendUintField(b, "gaps", s.Gaps)
-	b = appendUintField(b, "missed_batches", s.Missed)
+	b = appendUintField(b, "losses", s.Losses)
 	b = appendUintField(b, "replays", s.Replays)
 	b = appendUintField(b, "lives", s.Lives)
 	b = appendUintField(b, "orphan_blocks", s.Orphans)

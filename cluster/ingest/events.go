@@ -27,6 +27,9 @@ func (sl *slot) event(ev *engine.Event) {
 			return
 		}
 		out := sl.tr.Remove(ev.Tier, ev.Hashes)
+		if ev.Tier != indexer.Device {
+			sl.n.UnknownLower += uint64(out.Unknown)
+		}
 		sl.count(engine.Removed, out)
 	case engine.Cleared:
 		sl.count(engine.Cleared, sl.tr.Clear(ev.Tier))
@@ -72,7 +75,11 @@ func (sl *slot) store(ev *engine.Event) {
 			Multimodal: sl.extraKeys(ev, &st),
 		}
 	}
-	sl.count(engine.Stored, sl.tr.Store(st))
+	out := sl.tr.Store(st)
+	if out.Trimmed > 0 && out.Stored+out.Claimed+out.Orphaned == 0 {
+		sl.n.DuplicateStores++
+	}
+	sl.count(engine.Stored, out)
 }
 
 // unnamedLora is the namespace of an adapter of which only the engine's number is

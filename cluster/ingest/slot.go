@@ -300,7 +300,7 @@ func (sl *slot) snapshot(now time.Time) RankStatus {
 		Rank: sl.rank, Slot: indexer.Slot(sl.reg.Slot), Life: sl.reg.Life, Discovered: sl.reg.Discovered || sl.reg.Life == 0,
 		State: s.state(sl), LastError: sl.lastError, Degraded: sl.degraded,
 		HasSequence: sl.hasSeq, Sequence: sl.seq, LastBatch: sl.lastBatch, LastEvent: sl.lastEvent, Lag: sl.lag,
-		Waiting: sl.queue.len(), Counters: sl.n,
+		Waiting: sl.queue.len(), Counters: sl.n, WrongBlockSize: sl.badSize,
 	}
 	if st.LastError == "" {
 		st.LastError = s.lastError
@@ -333,6 +333,11 @@ func (sl *slot) warnings(now time.Time, st *RankStatus) (w []string) {
 	}
 	if st.Discovered {
 		warn("rank is not registered")
+	}
+	for _, st := range s.streams {
+		if st.short && st.feeds(sl) {
+			warn("began at batch %d: the replay failed, older blocks are unknown; it is asked again", st.base)
+		}
 	}
 	if sl.degraded != "" {
 		warn("degraded: %s", sl.degraded)

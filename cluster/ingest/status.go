@@ -82,12 +82,13 @@ type SourceCounters struct {
 	Replays         uint64 // requests sent
 	ReplayedBatches uint64 // batches applied from replays
 	ReplayFailed    [NumReplayEnds]uint64
-	Probes          uint64 // of Replays: to a silent source
+	Probes          uint64 // of Replays: to a silent source, or for older batches
 	ProbesSilent    uint64 // probes without an answer
 
 	Connects, Disconnects uint64
 	Restarts              uint64 // a new engine run, or continuity that could not be proved
 	Losses                uint64 // the same run, but batches are lost for good
+	Refills               uint64 // begun again because older batches could be had
 }
 
 // RankCounters count what happened to one rank since its source was opened here.
@@ -99,6 +100,8 @@ type RankCounters struct {
 	Stored, Claimed, Trimmed, Attached, Orphaned, Dropped uint64 // blocks
 	Unknown, Uncredited, OrphansLost, Shed                uint64 // blocks
 	OtherGroupBlocks, WrongSizeBlocks                     uint64
+	UnknownLower                                          uint64 // of Unknown: in a tier below the device
+	DuplicateStores                                       uint64 // events that changed nothing
 
 	Lives       uint64 // new lives that began here
 	Degraded    uint64 // times the slot was flagged or cleared because of a loss
@@ -123,6 +126,8 @@ type RankStatus struct {
 	LastEvent   time.Time     // latest batch with events
 	Lag         time.Duration // of the latest batch: engine's clock to the start of its translation
 	Waiting     int           // batches held back for the slot
+	// WrongBlockSize is the latest block size in an event that is not the group's; 0 = none.
+	WrongBlockSize uint32
 
 	Counters   RankCounters
 	Translator translate.Stats

@@ -79,8 +79,8 @@ func streamStatus(now time.Time, s *ingest.SourceStatus, r *ingest.RankStatus) r
 	out := router.StreamStatus{
 		Instance: s.Instance, Rank: r.Rank, Group: uint32(s.Group), State: router.StreamState(r.State.String()), LastError: r.LastError,
 		Registered: now.Sub(s.Opened), LastEvent: -1, Batches: r.Counters.Batches, Gaps: s.Counters.Gaps, Replays: s.Counters.Replays,
-		Lives: r.Counters.Lives, Orphans: r.Translator.Orphans, OrphansLost: r.Counters.OrphansLost, Held: r.Translator.Held,
-		Degraded: r.Degraded, Refused: r.Translator.Refused, Lag: r.Lag, Missed: s.Counters.Losses,
+		Lives: 1 + r.Counters.Lives, Orphans: r.Translator.Orphans, OrphansLost: r.Counters.OrphansLost, Held: r.Translator.Held,
+		Degraded: r.Degraded, Refused: r.Translator.Refused, Lag: r.Lag, Losses: s.Counters.Losses,
 		Rejected: map[string]uint64{}, RejectedBlocks: map[string]uint64{},
 	}
 	if out.LastError == "" {
@@ -110,7 +110,7 @@ func streamStatus(now time.Time, s *ingest.SourceStatus, r *ingest.RankStatus) r
 			out.RejectedBlocks[reason] = n
 		}
 	}
-	out.BlockSizeMismatches = r.Counters.Events[engine.Stored][ingest.WrongBlockSize]
+	out.BlockSizeMismatches, out.SeenBlockSize = r.Counters.Events[engine.Stored][ingest.WrongBlockSize], r.WrongBlockSize
 	return out
 }
 
@@ -131,7 +131,9 @@ func (b *backend) Status() router.NodeStatus {
 					}
 				}
 			}
-			out.Events.UnknownRemoves += c.Unknown
+			out.Events.UnknownRemoves += c.Unknown - c.UnknownLower
+			out.Events.UnknownLowerRemoves += c.UnknownLower
+			out.Events.DuplicateStores += c.DuplicateStores
 		}
 	}
 	return out
