@@ -104,9 +104,14 @@ next:
 	JMP  body
 
 none:
-	// A hash that is not in its home bucket may be in the next one.
+	// A hash that is not in its home bucket may be in the next one, or go there if
+	// this one is full. CX is found: nothing went past, free slots.
+	TESTL $0x7fff0000, CX
+	JZ    second
 	TESTL CX, CX
 	JS    next
+
+second:
 	PREFETCHT0 64(R11)(BX*1)
 	JMP   next
 
@@ -176,9 +181,14 @@ next:
 	JMP  body
 
 none:
-	// A hash that is not in its home bucket may be in the next one.
+	// A hash that is not in its home bucket may be in the next one, or go there if
+	// this one is full. CX is found: nothing went past, free slots.
+	TESTL $0x7fff0000, CX
+	JZ    second
 	TESTL CX, CX
 	JS    next
+
+second:
 	PREFETCHT0 64(R11)(BX*1)
 	JMP   next
 

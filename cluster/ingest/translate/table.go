@@ -134,10 +134,8 @@ func (m *blockMap) resolve(k uint64, p *probe) uint32 {
 		if home++; home == m.buckets {
 			home = 0
 		}
-	} else if m.chunks[p.id>>2/chunkUnits] != nil && m.key(p.id) == k {
-		// The chunk of a probed block may be gone: an earlier removal of the same event
-		// can have emptied it.
-		return p.id
+	} else if m.key(p.id) == k {
+		return p.id // its chunk is there: trimUnits runs between events only
 	}
 	id, _, _ := m.search(k, home, p.tag)
 	return id
@@ -150,14 +148,35 @@ func (m *blockMap) add(k uint64, id uint32, p *probe) bool {
 	if m.addProbed(id, p) {
 		return true
 	}
-	// Another hash of this event took the slot, or this hash itself did: two equal
-	// hashes are given the same free slot by the same probe, so the second one
-	// always comes here.
-	if dup, _, _ := m.search(k, uint64(p.home), p.tag); dup != 0 {
-		return false
+	return m.addSearched(k, id, p)
+}
+
+// addSearched is add where the slot of the probe is taken. Another hash of this
+// event took it, or this hash itself did: two equal hashes are given the same free
+// slot by the same probe, so the second one always comes here.
+func (m *blockMap) addSearched(k uint64, id uint32, p *probe) bool {
+	b := uint64(p.home)
+	if p.found&(probeMatch<<probeFreeShift) == 0 && p.found&probeMatch == 0 {
+		// It was full of others before the event, so it still is.
+		if b++; b == m.buckets {
+			b = 0
+		}
 	}
-	m.place(uint64(p.home), p.tag|id)
-	return true
+	for {
+		found := m.scan(b, p.tag)
+		for f := found & probeMatch; f != 0; f &= f - 1 {
+			if m.key(m.bucket(b)[bits.TrailingZeros32(f)]&^m.tagMask) == k {
+				return false
+			}
+		}
+		if found&probeEnds != 0 || m.bucket(b)[bucketSlots]&pastBit(p.tag) == 0 {
+			m.place(uint64(p.home), p.tag|id)
+			return true
+		}
+		if b++; b == m.buckets {
+			b = 0
+		}
+	}
 }
 
 // addProbed enters a hash if the slot that its probe gives it is still free. Which
@@ -256,9 +275,62 @@ func (m *blockMap) reserve(n int) {
 	if m.churned {
 		limit, load = peakLoad, fitLoad
 	}
-	if need := m.count + n; float64(need) > limit*float64(m.buckets*bucketSlots) {
-		m.rebuild(need, load)
+	need := m.count + n
+	for float64(need) > limit*float64(m.buckets*bucketSlots) {
+		idBits := bits.TrailingZeros32(m.tagMask)
+		if m.churned || m.count < need/2 || idBits+1 > maxIDBits {
+			m.rebuild(need, load)
+			return
+		}
+		m.double(idBits + 1)
 	}
+}
+
+// double doubles the table without a look at the keys: the top bit of a tag says
+// which of the two new buckets is home, and ids get the bit that the tag gives up,
+// which suits since there will be twice as many. Only an entry that may have gone
+// past a bucket needs its key to find its home.
+func (m *blockMap) double(idBits int) {
+	old, oldMask := m.table, m.tagMask
+	n := m.buckets
+	homes := *m // hashes as before
+	m.table = m.mem.words(int(2*n) * bucketWords)
+	m.buckets, m.tagMask, m.count = 2*n, ^uint32(0)<<idBits, 0
+	past := old[(n-1)*bucketWords+bucketSlots] & pastMask
+	for b := range n {
+		from := (*[bucketWords]uint32)(old[b*bucketWords:])
+		low := m.bucket(2 * b)
+		high := m.bucket(2*b + 1)
+		var lows, highs uint32
+		for _, e := range from[:bucketSlots] {
+			if e == 0 {
+				continue
+			}
+			home, top := b, e>>31
+			id := e &^ oldMask
+			if past != 0 {
+				home, _ = homes.hash(m.key(id))
+			}
+			e = e&oldMask<<1 | id
+			if home == b {
+				if top == 0 && low[lows] == 0 {
+					low[lows] = e
+					lows++
+					m.count++
+					continue
+				}
+				if top != 0 && high[highs] == 0 {
+					high[highs] = e
+					highs++
+					m.count++
+					continue
+				}
+			}
+			m.place(2*home+uint64(top), e)
+		}
+		past = from[bucketSlots] & pastMask
+	}
+	m.mem.freeWords(old)
 }
 
 // fit looks, after every removal of half the content, whether the table and the
