@@ -80,7 +80,7 @@ func (c *demoCmd) Run(a *app) error {
 	if c.Trace != "" {
 		args = append(args, "--trace", c.Trace)
 	} else {
-		args = append(args, "--generate", strconv.Itoa(sampleRequests))
+		args = append(args, "--generate", "--requests", strconv.Itoa(sampleRequests))
 	}
 	mock, err := c.start(dir, "mock", args...)
 	if err != nil {

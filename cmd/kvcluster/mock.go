@@ -16,7 +16,8 @@ type mockCmd struct {
 	Ranks     int      `help:"Data-parallel ranks of each worker." default:"1"`
 	Format    string   `help:"Formats given to the workers in turn: vllm-map, vllm-array, sglang-map, sglang-array, sglang-bigram, trtllm." default:"vllm-map,vllm-array,sglang-map,sglang-array,trtllm"`
 	Trace     string   `help:"Trace of requests (Mooncake JSON lines); without it one is generated." type:"existingfile" xor:"trace"`
-	Generate  int      `help:"Generate a trace of so many requests of the public shape (1000 unless --trace is given)." xor:"trace"`
+	Generate bool     `help:"Generate a trace of the public shape (shared system prompts, multi-turn, long tails); it is what happens without --trace." xor:"trace"`
+	Requests int      `help:"Requests of the generated trace, or how many of a trace to play; 0 = 1000, or all." default:"0"`
 	Seed      uint64   `help:"Seed of the generated trace." default:"42"`
 	Repeat    int      `help:"Play the trace so many times; -1 = until interrupted." default:"1"`
 	BlockSize int      `help:"Tokens per block (page); 1 is allowed." default:"16" short:"b"`
@@ -43,7 +44,7 @@ func (mockCmd) Help() string {
 Examples:
   kvcluster mock --register http://127.0.0.1:8090
   kvcluster mock -n 16 --format sglang-map --trace conversation_trace.jsonl --speedup 20 --register http://127.0.0.1:8090
-  kvcluster mock --generate 500 --fault lose:3@100 --fault restart@200/2 --register http://127.0.0.1:8090`
+  kvcluster mock --generate --requests 500 --fault lose:3@100 --fault restart@200/2 --register http://127.0.0.1:8090`
 }
 
 // Run plays the trace to its end or until interrupted.
@@ -92,6 +93,9 @@ func (c *mockCmd) config(a *app) (mockengine.Config, error) {
 		Speedup: c.Speedup, MaxBlockRate: c.MaxRate, Host: c.BindHost, BasePort: c.BasePort, Register: c.Register, Unregister: !c.Keep,
 		FirstInstance: c.First, Model: c.Model, RoutingGroup: c.Group, Stay: c.Stay, Logger: a.log,
 	}
+	if c.Requests < 0 {
+		return cfg, fmt.Errorf("%w: --requests is %d", errUsage, c.Requests)
+	}
 	var err error
 	if cfg.Formats, err = mockengine.ParseFormats(c.Format); err != nil {
 		return cfg, fmt.Errorf("%w: --format: %w", errUsage, err)
@@ -107,9 +111,12 @@ func (c *mockCmd) config(a *app) (mockengine.Config, error) {
 		if cfg.Trace, err = trace.ReadFile(c.Trace); err != nil {
 			return cfg, err
 		}
+		if c.Requests > 0 {
+			cfg.Trace = cfg.Trace.Head(c.Requests)
+		}
 		return cfg, nil
 	}
-	n := c.Generate
+	n := c.Requests
 	if n == 0 {
 		n = 1000
 	}
