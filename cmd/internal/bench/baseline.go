@@ -8,24 +8,30 @@ import (
 )
 
 // baseline is the plain obvious exact index in Go maps: one map from the hash of a
-// path to the set of workers that hold its last block, and for each worker one from
-// engine hash to path hash. It is the yardstick that moves with the machine.
+// path to the node of its last block, which has the set of workers that hold it, and
+// for each worker one map from engine hash to node. It is the yardstick that moves
+// with the machine.
 type baseline struct {
 	words int // 64-bit words of a worker set
-	nodes map[uint64][]uint64
-	held  []map[uint64]uint64
+	nodes map[uint64]uint32
+	held  []map[uint64]uint32
+	paths []uint64 // by node
+	sets  []uint64 // words for each node
+	free  []uint32 // nodes without a holder
 	live  []uint64
 	rows  []indexer.Row
 }
 
 func newBaseline(workers int) *baseline {
-	b := &baseline{words: (workers + 63) / 64, nodes: map[uint64][]uint64{}, held: make([]map[uint64]uint64, workers)}
+	b := &baseline{words: (workers + 63) / 64, nodes: map[uint64]uint32{}, held: make([]map[uint64]uint32, workers)}
 	for i := range b.held {
-		b.held[i] = map[uint64]uint64{}
+		b.held[i] = map[uint64]uint32{}
 	}
 	b.live = make([]uint64, b.words)
 	return b
 }
+
+func (b *baseline) set(node uint32) []uint64 { return b.sets[int(node)*b.words:][:b.words] }
 
 // rootPath is the hash of the empty path.
 const rootPath = 0x6b76636c7573
@@ -38,11 +44,12 @@ func (b *baseline) query(locals []uint64) []indexer.Row {
 	path := uint64(rootPath)
 	for depth, local := range locals {
 		path = oplist.Mix(path ^ local)
-		set, any := b.nodes[path], uint64(0)
+		node, ok := b.nodes[path]
+		any := uint64(0)
 		for w := range b.live {
 			var now uint64
-			if set != nil {
-				now = b.live[w] & set[w]
+			if ok {
+				now = b.live[w] & b.set(node)[w]
 			}
 			b.drop(w, b.live[w]&^now, depth)
 			b.live[w] = now
@@ -75,35 +82,47 @@ func (b *baseline) store(worker uint32, hasParent bool, parent uint64, locals, k
 		if !ok {
 			return
 		}
-		path = p
+		path = b.paths[p]
 	}
 	for i, local := range locals {
 		path = oplist.Mix(path ^ local)
-		b.held[worker][keys[i]] = path
-		set := b.nodes[path]
-		if set == nil {
-			set = make([]uint64, b.words)
-			b.nodes[path] = set
+		node, ok := b.nodes[path]
+		if !ok {
+			node = b.newNode(path)
+			b.nodes[path] = node
 		}
-		set[worker/64] |= 1 << (worker % 64)
+		b.held[worker][keys[i]] = node
+		b.set(node)[worker/64] |= 1 << (worker % 64)
 	}
+}
+
+func (b *baseline) newNode(path uint64) uint32 {
+	if n := len(b.free); n > 0 {
+		node := b.free[n-1]
+		b.free = b.free[:n-1]
+		b.paths[node] = path
+		return node
+	}
+	b.paths = append(b.paths, path)
+	b.sets = append(b.sets, make([]uint64, b.words)...)
+	return uint32(len(b.paths) - 1)
 }
 
 func (b *baseline) remove(worker uint32, keys []uint64) {
 	for _, k := range keys {
-		path, ok := b.held[worker][k]
+		node, ok := b.held[worker][k]
 		if !ok {
 			continue
 		}
 		delete(b.held[worker], k)
-		set := b.nodes[path]
+		set, any := b.set(node), uint64(0)
 		set[worker/64] &^= 1 << (worker % 64)
-		any := uint64(0)
 		for _, w := range set {
 			any |= w
 		}
 		if any == 0 {
-			delete(b.nodes, path)
+			delete(b.nodes, b.paths[node])
+			b.free = append(b.free, node)
 		}
 	}
 }
