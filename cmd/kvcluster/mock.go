@@ -16,8 +16,8 @@ type mockCmd struct {
 	Ranks     int      `help:"Data-parallel ranks of each worker." default:"1"`
 	Format    string   `help:"Formats given to the workers in turn: vllm-map, vllm-array, sglang-map, sglang-array, sglang-bigram, trtllm." default:"vllm-map,vllm-array,sglang-map,sglang-array,trtllm"`
 	Trace     string   `help:"Trace of requests (Mooncake JSON lines); without it one is generated." type:"existingfile" xor:"trace"`
-	Generate bool     `help:"Generate a trace of the public shape (shared system prompts, multi-turn, long tails); it is what happens without --trace." xor:"trace"`
-	Requests int      `help:"Requests of the generated trace, or how many of a trace to play; 0 = 1000, or all." default:"0"`
+	Generate  bool     `help:"Generate a trace of the public shape (shared system prompts, multi-turn, long tails); it is what happens without --trace." xor:"trace"`
+	Requests  int      `help:"Requests of the generated trace, or how many of a trace to play; 0 = 1000, or all." default:"0"`
 	Seed      uint64   `help:"Seed of the generated trace." default:"42"`
 	Repeat    int      `help:"Play the trace so many times; -1 = until interrupted." default:"1"`
 	BlockSize int      `help:"Tokens per block (page); 1 is allowed." default:"16" short:"b"`
