@@ -35,6 +35,9 @@ func (b *backlog) front() *raw { return &b.items[b.head] }
 // many batches were dropped to make room (or the batch itself, when it fits nowhere).
 func (b *backlog) push(r raw) (dropped int) {
 	if b.len() >= b.maxItems || b.bytes+r.size() > b.maxBytes || b.shared.used+r.size() > b.shared.max {
+		for i := b.head; i < len(b.items); i++ {
+			r.back = r.back || b.items[i].back // a restart must not be forgotten with the batch that showed it
+		}
 		dropped = b.clear()
 		if r.size() > b.maxBytes || b.shared.used+r.size() > b.shared.max {
 			return dropped + 1

@@ -18,7 +18,11 @@ const (
 	recovery                // a gap on a connection that stands
 	prove                   // a connection that was lost: is it the same engine run?
 	probe                   // a silent stream: has it lost its tail, or restarted?
+	refill                  // a stream that began late: can older batches be had now?
 )
+
+// aside says whether the stream goes on while the replay runs.
+func (p purpose) aside() bool { return p == probe || p == refill }
 
 // replay is one request and its answer. Every request has a socket of its own: replies
 // carry no mark of the request, and those of an abandoned one must not be taken for
@@ -46,21 +50,24 @@ func (st *stream) begin(p purpose) {
 	st.dropReplay()
 	s := st.src
 	l := s.loop
-	r := &replay{st: st, purpose: p, verify: st.cur.set, deadline: l.tl.Now().Add(l.cfg.ReplayTimeout)}
+	r := &replay{st: st, purpose: p, verify: st.cur.set && p != refill, deadline: l.tl.Now().Add(l.cfg.ReplayTimeout)}
 	s.dirty = true
 	s.n.Replays++
-	if p == probe {
+	if p.aside() {
 		s.n.Probes++
 	}
 	st.rep = r
-	if p != probe {
+	if !p.aside() {
 		st.state = replaying
 	}
 	sock, err := l.tl.OpenReplay(s.replayEndpoint(st.rank), r)
 	if err == nil {
 		r.sock = sock
 		start := st.joinFrom
-		if r.verify {
+		switch {
+		case p == refill:
+			start = st.base - 1
+		case r.verify:
 			start = st.cur.seq
 		}
 		err = sock.Request(start)
@@ -94,6 +101,7 @@ func (st *stream) finish() {
 	st.attempts = 0
 	st.holeAt.set, st.need.set = false, false
 	st.heard = st.src.loop.tl.Now()
+	st.overlap = st.heard.Add(3 * st.src.loop.cfg.ReplayTimeout)
 	st.proven()
 }
 
@@ -129,12 +137,26 @@ func (r *replay) OnReply(frames [][]byte) {
 	}
 	st.src.dirty = true
 	r.deadline = st.src.loop.tl.Now().Add(st.src.loop.cfg.ReplayTimeout)
-	if end {
+	switch {
+	case r.purpose == refill:
+		r.older(end, seq)
+	case end:
 		r.end()
-	} else {
+	default:
 		r.batch(seq, payload)
 	}
 	st.settle()
+}
+
+// older handles the first reply to a refill: if it is older than what the stream began
+// with, beginning again from the oldest gives more than going on.
+func (r *replay) older(end bool, seq uint64) {
+	st := r.st
+	st.dropReplay()
+	st.short = false
+	if !end && seq < st.base {
+		st.rebase(refilled, fmt.Sprintf("batches before %d can be replayed now", st.base), 0)
+	}
 }
 
 func (r *replay) batch(seq uint64, payload []byte) {
@@ -238,7 +260,7 @@ func (r *replay) timeout() {
 	switch {
 	case r.unusable:
 		st.giveUp(ReplayUnreachable)
-	case r.purpose == probe:
+	case r.purpose.aside():
 		if !r.verified {
 			st.src.n.ProbesSilent++
 		}
@@ -274,7 +296,7 @@ func (st *stream) giveUp(end ReplayEnd) {
 	st.failed(end)
 	st.dropReplay()
 	st.state, st.attempts = live, 0
-	if r.purpose == probe {
+	if r.purpose.aside() {
 		return
 	}
 	st.noReplay = true
@@ -291,11 +313,21 @@ func (st *stream) giveUp(end ReplayEnd) {
 	}
 }
 
+// tickRefill asks a stream that began late for older batches.
+func (st *stream) tickRefill(now time.Time) {
+	if !st.short || st.state != live || !st.src.connected || now.Before(st.refillAt) {
+		return
+	}
+	l := st.src.loop
+	st.refillAt = now.Add(l.jitter(l.cfg.ProbeMax))
+	st.begin(refill)
+}
+
 // tickProbe asks a silent stream whether it has lost something (rule T5).
 func (st *stream) tickProbe(now time.Time) {
 	s := st.src
 	cfg := s.loop.cfg
-	if cfg.ProbeAfter < 0 || st.state != live || !st.cur.set || !s.connected || st.conflict != nil || s.replayEndpoint(st.rank) == "" {
+	if cfg.ProbeAfter < 0 || st.state != live || st.rep != nil || !st.cur.set || !s.connected || st.conflict != nil || s.replayEndpoint(st.rank) == "" {
 		return
 	}
 	if st.probeWait == 0 {

@@ -138,6 +138,14 @@ func TestReplayAtJoin(t *testing.T) {
 		{"no end marker", func(e *mockEngine) { e.noMarker = true }, 14},
 		{"cut", func(e *mockEngine) { e.stopAfter = 5 }, 14},
 		{"hangs", func(e *mockEngine) { e.hang = true }, 0},
+		{"hangs for two minutes", func(e *mockEngine) {
+			e.hang = true
+			time.AfterFunc(2*time.Minute, func() {
+				e.net.mu.Lock()
+				defer e.net.mu.Unlock()
+				e.hang = false
+			})
+		}, 14},
 		{"empty", func(e *mockEngine) { e.buffer = nil }, 0},
 		{"unreachable", func(e *mockEngine) { delete(e.net.replays, e.replay) }, 0},
 	} {
@@ -154,10 +162,12 @@ func TestReplayAtJoin(t *testing.T) {
 				w.wait(time.Minute)
 				grow(e, 13, 1)
 				e.publish(batch(store("", "xy")))
-				w.settle()
+				w.wait(3 * time.Minute)
 				w.want(all, c.want, "xy", 2)
-				equal(t, "lives", w.asked, 0)
-				equal(t, "state", w.source("w1").Ranks[0].State, Active)
+				s := w.source("w1")
+				equal(t, "lives", w.asked, int(s.Counters.Refills))
+				equal(t, "losses and restarts", s.Counters.Losses+s.Counters.Restarts, 0)
+				equal(t, "state", s.Ranks[0].State, Active)
 			})
 		})
 	}

@@ -214,6 +214,8 @@ func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch)
 		return false
 	}
 	switch {
+	case back && st.cur.set && seq > st.cur.seq:
+		return st.wentBack(seq) // what it went back from was held and is still to come, or was dropped
 	case !st.cur.set && seq > st.joinFrom && !st.rejoined && st.canReplay():
 		// The engine had nothing when it was asked at the beginning; what it published
 		// before this batch may have been lost on the way.
