@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -361,9 +362,15 @@ func cleared() encode.Event { return encode.Event{Kind: engine.Cleared, Group: -
 func batch(events ...encode.Event) []byte { return rankBatch(0, events...) }
 
 func rankBatch(rank int64, events ...encode.Event) []byte {
-	return encode.Append(nil, encode.VLLMMap, &encode.Batch{
-		Time: float64(time.Now().UnixNano()) / 1e9, Rank: rank, Events: events,
-	})
+	return encode.Append(nil, encode.VLLMMap, &encode.Batch{Time: stamp(), Rank: rank, Events: events})
+}
+
+var stamps atomic.Int64
+
+// stamp is the engine's clock. Unlike the bubble's it never stands still: two batches
+// of an engine always differ.
+func stamp() float64 {
+	return float64(time.Now().Add(time.Duration(stamps.Add(1)%1000)*time.Microsecond).UnixNano()) / 1e9
 }
 
 func equal[T comparable](t *testing.T, what string, got, want T) {
