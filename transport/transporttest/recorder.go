@@ -108,7 +108,8 @@ func (r *Recorder) Seen() Seen {
 }
 
 func (r *Recorder) seenLocked() Seen {
-	return Seen{slices.Clone(r.mu.messages), r.mu.connects, r.mu.disconnects, slices.Clone(r.mu.log)}
+	// Both only grow at their end or are replaced, so a snapshot need not copy them.
+	return Seen{slices.Clip(r.mu.messages), r.mu.connects, r.mu.disconnects, slices.Clip(r.mu.log)}
 }
 
 // Forget drops the messages and the log, not the counts of connections.
@@ -176,7 +177,7 @@ func (r *Recorder) AwaitStream(t testing.TB, p transport.Publisher, topic string
 // dropProbes forgets the probes so far.
 func (r *Recorder) dropProbes() {
 	r.change(func() {
-		r.mu.messages = slices.DeleteFunc(r.mu.messages, isProbe)
+		r.mu.messages = slices.DeleteFunc(slices.Clone(r.mu.messages), isProbe)
 	})
 }
 
