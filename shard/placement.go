@@ -109,14 +109,17 @@ func (p *placer) start(previous *Placement) error {
 			}
 		}
 		for len(p.owners[part]) < p.replicas {
-			if ring == nil {
-				var err error
-				if ring, err = ringOwners(p.cfg.Partitions, p.members); err != nil {
-					return err
+			next := -1
+			if len(p.members) <= int(p.cfg.Partitions) { // the ring has no room for more
+				if ring == nil {
+					var err error
+					if ring, err = ringOwners(p.cfg.Partitions, p.members); err != nil {
+						return err
+					}
 				}
+				next = ring[part]
 			}
-			next := ring[part]
-			if slices.Contains(p.owners[part], next) || p.zoneClash(part, next, -1) {
+			if next < 0 || slices.Contains(p.owners[part], next) || p.zoneClash(part, next, -1) {
 				next = p.rendezvous(part)
 			}
 			p.owners[part] = append(p.owners[part], next)

@@ -159,5 +159,15 @@ func TestPlaceRefuses(t *testing.T) {
 	f(PlaceConfig{Partitions: 8, Replicas: 1}, nil)
 	f(PlaceConfig{Partitions: 8, Replicas: 1, Weights: []float64{1}}, nodes(1))
 	f(PlaceConfig{Partitions: 8, Replicas: 1}, []Member{{Name: "a"}, {Name: "a"}})
-	f(PlaceConfig{Partitions: 4, Replicas: 2}, nodes(9)) // more members than the ring has places
+}
+
+// More members than partitions: some own nothing, nobody owns twice.
+func TestMoreMembersThanPartitions(t *testing.T) {
+	p := place(t, PlaceConfig{Partitions: 4, Replicas: 2}, nodes(9), nil)
+	checkBalance(t, PlaceConfig{Partitions: 4, Replicas: 2}, nodes(9), p, 0.10)
+	for part, owners := range p.Owners {
+		if len(owners) != 2 || owners[0] == owners[1] {
+			t.Errorf("partition %d: %v", part, owners)
+		}
+	}
 }

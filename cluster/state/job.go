@@ -19,7 +19,7 @@ type Job struct {
 // Move is one new copy, and the owner that it replaces.
 type Move struct {
 	Partition uint32
-	To        string
+	To        string // "" = no new copy: Drop alone goes, others hold the partition
 	Drop      string // "" = a further copy, or a restarted owner that is filled again
 }
 
@@ -38,7 +38,9 @@ func (s *State) begin(moves []Move) (*Job, error) {
 		if err := s.checkMove(m); err != nil {
 			return nil, err
 		}
-		j.Boots[m.To] = s.members[m.To].Boot
+		if m.To != "" {
+			j.Boots[m.To] = s.members[m.To].Boot
+		}
 	}
 	for _, a := range s.assign {
 		j.Waiting[a.Node] = true
@@ -52,12 +54,14 @@ func (s *State) checkMove(m Move) error {
 	if int(m.Partition) >= len(s.owners) {
 		return fmt.Errorf("%w: partition %d of %d", ErrUnknown, m.Partition, len(s.owners))
 	}
-	to := s.members[m.To]
-	if to == nil {
-		return fmt.Errorf("%w: member %s", ErrUnknown, m.To)
-	}
 	owners := s.owners[m.Partition]
-	if i := slices.IndexFunc(owners, func(o Owner) bool { return o.Name == m.To }); i >= 0 && owners[i].Boot == to.Boot {
+	if m.To == "" {
+		if err := s.checkDrop(m); err != nil {
+			return err
+		}
+	} else if to := s.members[m.To]; to == nil {
+		return fmt.Errorf("%w: member %s", ErrUnknown, m.To)
+	} else if i := slices.IndexFunc(owners, func(o Owner) bool { return o.Name == m.To }); i >= 0 && owners[i].Boot == to.Boot {
 		return fmt.Errorf("%w: %s owns partition %d already", ErrRefused, m.To, m.Partition)
 	}
 	if m.Drop != "" && !slices.ContainsFunc(owners, func(o Owner) bool { return o.Name == m.Drop }) {
@@ -69,6 +73,16 @@ func (s *State) checkMove(m Move) error {
 		}
 	}
 	return nil
+}
+
+// checkDrop refuses to drop the last owner that may be read.
+func (s *State) checkDrop(m Move) error {
+	for _, o := range s.owners[m.Partition] {
+		if other := s.members[o.Name]; o.Name != m.Drop && other != nil && other.Boot == o.Boot {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %s is the last complete owner of partition %d", ErrRefused, m.Drop, m.Partition)
 }
 
 // report takes note that an ingest node has filled the targets of a job for all sources
@@ -98,7 +112,10 @@ func (s *State) commitIfReported(j *Job) {
 	}
 	for _, m := range j.Moves {
 		owners := slices.DeleteFunc(slices.Clone(s.owners[m.Partition]), func(o Owner) bool { return o.Name == m.To || o.Name == m.Drop })
-		s.owners[m.Partition] = sortedOwners(append(owners, Owner{Name: m.To, Boot: j.Boots[m.To]}))
+		if m.To != "" {
+			owners = append(owners, Owner{Name: m.To, Boot: j.Boots[m.To]})
+		}
+		s.owners[m.Partition] = sortedOwners(owners)
 	}
 	delete(s.jobs, j.ID)
 }

@@ -174,6 +174,19 @@ func TestDisjointJobs(t *testing.T) {
 	refused(t, l.begin(Move{Partition: 2, To: "x"}), ErrUnknown, "member x")
 	refused(t, l.begin(Move{Partition: 2, To: "c", Drop: "a"}), ErrRefused, "does not own")
 	refused(t, l.begin(), ErrRefused, "without moves")
+	refused(t, l.begin(Move{Partition: 7, Drop: "a"}), ErrRefused, "last complete owner")
+}
+
+// An owner may be dropped without a new copy as long as another one is complete.
+func TestDropOnly(t *testing.T) {
+	l := newLog("a", "b")
+	ok(t, l.begin(Move{Partition: 0, To: "a"}))
+	ok(t, l.begin(Move{Partition: 0, To: "b"}))
+	ok(t, l.begin(Move{Partition: 0, Drop: "a"}))
+	if v := l.View(); len(v.Owners[0]) != 1 || !v.Ready(0, "b") {
+		t.Errorf("owners %v", v.Owners[0])
+	}
+	refused(t, l.begin(Move{Partition: 0, Drop: "b"}), ErrRefused, "last complete owner")
 }
 
 // A member that is removed takes its ownership, assignments and open reports with it.

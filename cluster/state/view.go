@@ -62,7 +62,7 @@ func (v *View) Receivers(partition uint32) []string {
 	}
 	for _, j := range v.Jobs {
 		for _, m := range j.Moves {
-			if m.Partition == partition && !slices.Contains(out, m.To) {
+			if m.Partition == partition && m.To != "" && !slices.Contains(out, m.To) {
 				out = append(out, m.To)
 			}
 		}
