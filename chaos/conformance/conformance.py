@@ -69,7 +69,7 @@ def score_of(model_name, instance, tokens, extra):
 
 
 def check(what, model_name, instance, tokens, want, extra={}, workers=()):
-    """Waits until the answer is want; an answer above want is wrong at once."""
+    """Waits until the answer is want: events are on their way for a moment."""
     global passed
     end, got = time.monotonic() + DEADLINE, None
     while time.monotonic() < end:
@@ -90,31 +90,70 @@ def register(instance, worker, model_name, block_size):
     worker.wait_for_subscriber(time.monotonic() + DEADLINE)
 
 
-def run_vectors(ctx):
+def probe_of(size):
+    """A block that no vector has."""
+    return list(range(900_000, 900_000 + size))
+
+
+def publish_probe(w, size, rank=0):
+    codec = Codec("vllm-map")
+    w.publish(codec.encode([codec.event("BlockStored", block_hashes=[77], parent_block_hash=None, token_ids=probe_of(size), block_size=size)], rank))
+
+
+def run_vectors(ctx, vectors):
     """Each payload vector alone, sent as its own bytes: only a store at the root in the
     device tier, of an indexable group and in the plain namespace, may be credited."""
-    vectors = json.load(open(VECTORS))
+    answers, workers = [], []
     for i, v in enumerate(vectors["payloads"]):
         stores = [e for e in v["expect"]["events"] if e["kind"] == "stored" and e.get("tokens")]
         size = next((e["block_size"] for e in stores), 4)
         name, instance = f"vector-{v['name']}", 1000 + i
         w = Worker(ctx, four_frames=i % 2 == 0)
+        workers.append((w, instance, name))
         register(instance, w, name, size)
-        # A known first block, so that the end of the vector can be seen.
-        codec, probe = Codec("vllm-map"), list(range(900_000, 900_000 + size))
         w.publish(bytes.fromhex(v["hex"]))
-        rank = v["expect"].get("rank") or 0
-        w.publish(codec.encode([codec.event("BlockStored", block_hashes=[77], parent_block_hash=None, token_ids=probe, block_size=size)], rank))
-        check(f"{v['name']}: the batch behind the vector", name, instance, probe, size, workers=[w])
+        # A known block behind it shows that the vector has been dealt with.
+        publish_probe(w, size, v["expect"].get("rank") or 0)
+        check(f"{v['name']}: the batch behind the vector", name, instance, probe_of(size), size, workers=[w])
         for e in stores:
-            plain = e["parent"] is None and e["tier"] == "device" and e.get("indexable", True) and not e.get("bigram") and not e["lora_name"] and not e["salt"] and not any(e["extra_keys"] or [])
-            want = len(e["tokens"]) if plain else 0
-            check(f"{v['name']}: {v['description']}", name, instance, e["tokens"], want, workers=[w])
-            if not plain and not e.get("extra_keys") and (e["lora_name"] or e["salt"]):
-                extra = {k: x for k, x in (("lora_name", e["lora_name"]), ("cache_salt", e["salt"])) if x}
-                check(f"{v['name']} in its namespace", name, instance, e["tokens"], len(e["tokens"]), extra, [w])
+            namespace = {k: x for k, x in (("lora_name", e["lora_name"]), ("cache_salt", e["salt"])) if x}
+            creditable = e["parent"] is None and e["tier"] == "device" and e.get("indexable", True) and not any(e["extra_keys"] or [])
+            # A bigram page covers its own tokens and the one after: n pages have n*size+1.
+            full = len(e["tokens"]) // size * size
+            answers.append((f"{v['name']}: {v['description']}", name, instance, e["tokens"], full if creditable and not namespace else 0, {}, [w]))
+            if namespace and not e.get("extra_keys"):
+                answers.append((f"{v['name']} in its namespace", name, instance, e["tokens"], full if creditable else 0, namespace, [w]))
+    for a in answers:
+        check(*a)
+    for a in answers:  # again, when all is quiet: what must not be credited did not come late either
+        check(*a)
+    for w, instance, name in workers:
         call("POST", "/unregister", {"instance_id": instance, "model_name": name})
         w.close()
+
+
+def run_malformed(ctx, vectors):
+    """Bytes that are no batch, or hold events that are none: the good events of the same
+    batch and the batches behind it count, and a neighbour notices nothing."""
+    size, neighbour = 4, Worker(ctx, four_frames=True)
+    register(5000, neighbour, "malformed", size)
+    publish_probe(neighbour, size)
+    check("the neighbour", "malformed", 5000, probe_of(size), size, workers=[neighbour])
+    for i, v in enumerate(vectors["malformed"]):
+        instance = 5001 + i
+        w = Worker(ctx, four_frames=i % 2 == 0)
+        register(instance, w, "malformed", size)
+        w.publish(b"\x91" * 10_000 + b"\xc0" if v["hex"] is None else bytes.fromhex(v["hex"]))
+        publish_probe(w, size)
+        check(f"{v['name']} ({v['description']}): the batch behind it", "malformed", instance, probe_of(size), size, workers=[w])
+        check(f"{v['name']} ({v['description']}): the neighbour", "malformed", 5000, probe_of(size), size, workers=[neighbour])
+        call("POST", "/unregister", {"instance_id": instance, "model_name": "malformed"})
+        w.close()
+    for name, head in (("two frames", [b""]), ("a sequence of 7 bytes", [b"", b"\0" * 7]), ("no payload", [])):
+        neighbour.pub.send_multipart(head + [b"\x93\x00\x90\xc0"])
+        check(f"a message with {name}", "malformed", 5000, probe_of(size), size, workers=[neighbour])
+    call("POST", "/unregister", {"instance_id": 5000, "model_name": "malformed"})
+    neighbour.close()
 
 
 def run_replay(ctx, fmt, seed):
@@ -173,8 +212,12 @@ def run_replay(ctx, fmt, seed):
 def main():
     ctx = zmq.Context()
     print(f"conformance with {library()}, pyzmq {zmq.pyzmq_version()} (libzmq {zmq.zmq_version()})")
-    run_vectors(ctx)
+    vectors = json.load(open(VECTORS))
+    run_vectors(ctx, vectors)
     print(f"vectors: {passed} answers as expected")
+    before = passed
+    run_malformed(ctx, vectors)
+    print(f"malformed: {passed - before} answers as expected")
     for i, fmt in enumerate(["vllm-map", "vllm-array", "sglang-map", "sglang-array"]):
         before = passed
         run_replay(ctx, fmt, i)
