@@ -105,7 +105,9 @@ type Reader interface {
 	SequenceReader
 	// Match writes the scores of the query into out. The score of a slot is exact
 	// ("held") with respect to the frames applied before the call, and never more
-	// than what was held at some moment during the call, claim by claim.
+	// than what was held at some moment during the call, claim by claim; a moment
+	// between two operations of one frame is one. A claim that was held all the time
+	// counts, whatever is under way beside it.
 	Match(q Query, out *Scores)
 	// Explain appends the state of every block of the query for one slot.
 	Explain(q Query, s Slot, dst []BlockState) []BlockState

@@ -37,12 +37,14 @@ type SoakResult struct {
 }
 
 const (
-	soakTracked = 40  // prompts that readers ask for in one round
-	soakStates  = 600 // states that one slot can have in one round
+	soakTracked = 40   // prompts that readers ask for in one round
+	soakStates  = 1500 // states that one slot can have in one round
 )
 
-// slotHistory is what one slot held of the tracked prompts, state by state: bit i
-// for block i. Whoever owns the slot fills an entry before it publishes its number.
+// slotHistory is what one slot held of the tracked prompts, state by state, one for
+// each event: bit i for block i. A frame is one unit where it fails, not where it is
+// read: what was stored and removed within one batch was held for a moment. Whoever
+// owns the slot fills an entry before it publishes its number.
 type slotHistory struct {
 	states [soakStates][soakTracked]uint64
 	begun  atomic.Int64 // last state that a frame under way may have brought about
@@ -51,7 +53,7 @@ type slotHistory struct {
 
 // full reports whether a burst more could be too much; the writer then ends its
 // round early.
-func (h *slotHistory) full() bool { return h.begun.Load() >= soakStates-100 }
+func (h *slotHistory) full() bool { return h.begun.Load() >= soakStates-300 }
 
 type soak struct {
 	Soak
@@ -215,7 +217,7 @@ func (w *soakWriter) flush() error {
 	return nil
 }
 
-// begin publishes the state that the next frame of a rank will bring about.
+// begin publishes a state that the next frame of a rank will bring about.
 func (w *soakWriter) begin(holder int) {
 	h := w.s.history[w.ranks[holder].slot]
 	next := h.begun.Load() + 1
@@ -235,8 +237,8 @@ func (w *soakWriter) step(s *Step) error {
 	for i := range s.Batch {
 		events[i] = s.Batch[i].event(r.hash)
 		w.told.Apply(s.Holder, events[i])
+		w.begin(s.Holder)
 	}
-	w.begin(s.Holder)
 	return r.send(events)
 }
 
