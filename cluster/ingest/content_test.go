@@ -368,4 +368,3 @@ func (w *world) depth(locals []uint64) int {
 	}
 	return 0
 }
-

@@ -130,6 +130,7 @@ func randomFaults(w *world, seed uint64, kind string) {
 				// told from the one before, and cannot happen: its connection is another.
 				if e.replay != "" && start != e.next && rnd.IntN(2) == 0 {
 					e.next, e.buffer = start, nil // nobody notices at once
+					e.publish(c.step())           // unless the number says so
 				} else {
 					e.restart(start)
 				}

@@ -143,7 +143,7 @@ func (st *stream) onDisconnect() {
 	st.dropReplay()
 	st.held.clear()
 	st.state = idle
-	st.arrived.set = false
+	st.arrived.set, st.rejoined = false, false
 	st.broken = st.cur.set || st.used()
 }
 
@@ -413,7 +413,7 @@ func (st *stream) rebase(kind lossKind, why string, next uint64) {
 	}
 	st.cur = cursor{}
 	st.seen.reset()
-	st.holeAt.set, st.need.set, st.short = false, false, false
+	st.holeAt.set, st.need.set, st.short, st.rejoined = false, false, false, false
 	st.attempts = 0
 	st.broken = false
 	// A stream that breaks again and again must not have its engine's buffer sent each time.
