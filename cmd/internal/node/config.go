@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/ingest"
+	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/router"
 	"github.com/kvcluster/kvcluster/shard"
 	"github.com/kvcluster/kvcluster/shard/catalog"
+	"github.com/kvcluster/kvcluster/transport"
 	"github.com/kvcluster/kvcluster/transport/zmq"
 )
 
@@ -27,6 +29,10 @@ type Config struct {
 	Workers []catalog.Registration
 	// MinWorkers keeps the node from being ready until so many workers are registered.
 	MinWorkers int
+	// WrapIndex and WrapNetwork, when set, put something around these parts: tests
+	// break them on purpose and see that it is noticed.
+	WrapIndex   func(indexer.Index) indexer.Index
+	WrapNetwork func(transport.Network) transport.Network
 }
 
 // IndexConfig says how the index uses the machine.

@@ -11,6 +11,7 @@ import (
 	"github.com/kvcluster/kvcluster/cluster"
 	"github.com/kvcluster/kvcluster/cluster/state"
 	"github.com/kvcluster/kvcluster/router"
+	"github.com/kvcluster/kvcluster/transport"
 	"github.com/kvcluster/kvcluster/transport/zmq"
 )
 
@@ -33,12 +34,19 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer closing("index", idx.Close)
+	if cfg.WrapIndex != nil {
+		idx = cfg.WrapIndex(idx)
+	}
 	cfg.ZMQ.Logger = logger
-	net, err := zmq.New(cfg.ZMQ)
+	sockets, err := zmq.New(cfg.ZMQ)
 	if err != nil {
 		return err
 	}
-	defer closing("network", net.Close)
+	defer closing("network", sockets.Close)
+	var net transport.Network = sockets
+	if cfg.WrapNetwork != nil {
+		net = cfg.WrapNetwork(net)
+	}
 	solo, err := cluster.NewSoloLog(state.Member{Name: cfg.Name, ServerID: cfg.Name, Boot: rand.Uint64() | 1, Version: cfg.Version, HTTP: cfg.Router.Address}, cfg.Partitions)
 	if err != nil {
 		return err
