@@ -62,6 +62,10 @@ func (m *Manager) Lag() LagHistogram {
 	return h
 }
 
+// Memory returns the bytes that the translators' maps have taken from the operating
+// system, and those in use.
+func (m *Manager) Memory() (reserved, used uint64) { return m.memory.Reserved() }
+
 // Loops returns the counters of the loops.
 func (m *Manager) Loops() []transport.LoopStats {
 	out := make([]transport.LoopStats, len(m.loops))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/ingest/translate"
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard/catalog"
 	"github.com/kvcluster/kvcluster/transport"
@@ -32,6 +33,7 @@ type loop struct {
 	writeErr error
 	emitFn   func(indexer.Frame) error // bound once: no closure per batch
 	scratch  scratch
+	shared   *translate.Scratch // of the loop's translators: batches of one loop never overlap
 }
 
 // purge is a retired slot whose last frames have been written.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kvcluster/kvcluster/cluster/ingest/translate"
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
@@ -20,6 +21,7 @@ type Manager struct {
 	loops []*loop
 
 	bigrams sync.Map // indexer.GroupID -> struct{}
+	memory  *translate.Memory
 
 	mu struct {
 		sync.Mutex
@@ -53,7 +55,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		return nil, errors.New("ingest: Deps needs Network, Log and NewWriter")
 	}
 	deps.applyDefaults()
-	m := &Manager{cfg: cfg, deps: deps}
+	m := &Manager{cfg: cfg, deps: deps, memory: translate.NewMemory()}
 	m.mu.entries = map[uint64]*entry{}
 	m.mu.byInstance = map[string][]*entry{}
 	m.mu.bound = map[string]*boundUse{}
@@ -67,7 +69,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 			m: m, cfg: &m.cfg, index: i, tl: tl, dec: deps.NewDecoder(),
 			log: deps.Logger.With("loop", i), rnd: rand.New(rand.NewPCG(uint64(i), rand.Uint64())),
 			sources: map[uint64]*source{}, bound: map[string]*bound{},
-			buffers: budget{max: cfg.LoopBufferBytes},
+			buffers: budget{max: cfg.LoopBufferBytes}, shared: translate.NewScratch(),
 		}
 		l.emitFn = l.emit
 		m.loops = append(m.loops, l)
@@ -97,6 +99,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	wg.Wait()
 	for _, l := range m.loops {
 		l.w.Close()
+		for _, s := range l.sources {
+			for _, sl := range s.slots {
+				sl.release()
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

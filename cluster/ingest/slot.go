@@ -90,6 +90,7 @@ func (sl *slot) adopt(r catalog.Rank) {
 		},
 		Lora: r.Lora, Salt: r.Salt, CountCopies: r.CountCopies,
 		MaxOrphanBlocks: l.cfg.MaxOrphanBlocks, MaxTainted: l.cfg.MaxTainted, MaxBlocks: l.cfg.MaxBlocks,
+		Memory: l.m.memory, Scratch: l.shared,
 	})
 	sl.drain()
 }
@@ -182,7 +183,16 @@ func (sl *slot) wipe() {
 	sl.tr.Begin(sl.frameSeq())
 	sl.tr.Clear(indexer.AllTiers)
 	sl.src.loop.wrote(sl.tr.End(sl.src.loop.emitFn))
-	sl.tr, sl.used = nil, false
+	sl.release()
+	sl.used = false
+}
+
+// release lets the translator go, and its memory.
+func (sl *slot) release() {
+	if c, ok := sl.tr.(interface{ Close() }); ok {
+		c.Close()
+	}
+	sl.tr = nil
 }
 
 // frameSeq labels frames that no batch caused: with the latest batch's number.
@@ -204,7 +214,7 @@ func (sl *slot) remove(keep bool) {
 	sl.ask = command{token: sl.ask.token + 1}
 	sl.waiting = true
 	if keep || sl.reg.Life == 0 {
-		sl.tr = nil
+		sl.release()
 		return
 	}
 	sl.wipe()

@@ -11,10 +11,10 @@ import (
 // and for each position the number of live names. It refuses everything that a
 // name rule forbids. It shares no code with the translator.
 type owner struct {
-	parts map[indexer.PartitionID]*ownerPart
-	// trusting accepts any run number for reuse in the frame that emptied it; only
-	// mutant tests set it.
+	parts  map[indexer.PartitionID]*ownerPart
 	frames int
+
+	lengths map[indexer.Run]int // checkRuns only
 }
 
 type ownerPart struct {
