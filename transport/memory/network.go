@@ -15,7 +15,8 @@ type Config struct {
 	// Reconnect is how long after a loss, or after an address was bound, a waiting
 	// socket connects; 0 = 100 ms, the first step of the real one.
 	Reconnect time.Duration
-	// Heartbeat is how long a frozen connection lives; 0 = 15 s as in the real one.
+	// Heartbeat is how long a frozen connection lives; 0 = 15 s. The real one takes 15
+	// to 20 s: the time to the next heartbeat comes first.
 	Heartbeat time.Duration
 	// SubscribeDelay is how long after OnConnect a subscription reaches the
 	// publisher: what is published meanwhile is missed. 0 = at once.
@@ -34,7 +35,8 @@ func (c Config) withDefaults() Config {
 
 // Network implements transport.Network. Safe for concurrent use.
 type Network struct {
-	cfg Config
+	cfg    Config
+	meshes meshes
 
 	mu struct {
 		sync.Mutex

@@ -8,6 +8,10 @@ package zmq
 #cgo nocallback kv_send
 #cgo noescape kv_monitor_recv
 #cgo nocallback kv_monitor_recv
+#cgo noescape kv_msg_sized
+#cgo nocallback kv_msg_sized
+#cgo noescape kv_msg_send
+#cgo nocallback kv_msg_send
 
 #include <errno.h>
 #include <stdint.h>
@@ -203,6 +207,44 @@ static int kv_send(void *socket, const void *data, size_t size, int more)
     } while (rc < 0 && errno == EINTR);
     return rc < 0 ? errno : 0;
 }
+
+// kv_msg_sized makes a message that lives until kv_msg_send has sent it, or
+// kv_msg_free. libzmq binds a message to no thread.
+static zmq_msg_t *kv_msg_sized(size_t size, void **data)
+{
+    zmq_msg_t *m = malloc(sizeof(zmq_msg_t));
+    if (!m)
+        return NULL;
+    if (zmq_msg_init_size(m, size) != 0) {
+        free(m);
+        return NULL;
+    }
+    *data = zmq_msg_data(m);
+    return m;
+}
+
+// kv_msg_send sends messages of one frame without waiting, and without copying
+// them, until one does not go. It returns how many went, with how many bytes, and
+// frees those.
+static int kv_msg_send(void *socket, zmq_msg_t **msgs, int n, size_t *bytes, int *err)
+{
+    *err   = 0;
+    *bytes = 0;
+    for (int i = 0; i < n; i++) {
+        size_t size = zmq_msg_size(msgs[i]);
+        int rc;
+        do {
+            rc = zmq_msg_send(msgs[i], socket, ZMQ_DONTWAIT);
+        } while (rc < 0 && errno == EINTR);
+        if (rc < 0) {
+            *err = errno;
+            return i;
+        }
+        *bytes += size;
+        free(msgs[i]);
+    }
+    return n;
+}
 */
 import "C"
 
@@ -337,4 +379,38 @@ func sendAll(s rawSocket, frames ...[]byte) error {
 		}
 	}
 	return nil
+}
+
+// outMessage is a message of one frame that waits to be sent.
+type outMessage = *C.zmq_msg_t
+
+// newOutMessage joins the parts to one message of that size.
+func newOutMessage(size int, parts [][]byte) outMessage {
+	var data unsafe.Pointer
+	m := C.kv_msg_sized(C.size_t(size), &data)
+	if m == nil {
+		return nil
+	}
+	dst := unsafe.Slice((*byte)(data), size)
+	for _, p := range parts {
+		dst = dst[copy(dst, p):]
+	}
+	return m
+}
+
+func freeOutMessage(m outMessage) { C.kv_msg_free(m) }
+
+// sendOut sends messages without waiting and returns how many went, and their
+// bytes. The others are still the caller's.
+func sendOut(s rawSocket, msgs []outMessage) (n int, bytes int64, err error) {
+	if len(msgs) == 0 {
+		return 0, 0, nil
+	}
+	var e C.int
+	var size C.size_t
+	n = int(C.kv_msg_send(s, unsafe.SliceData(msgs), C.int(len(msgs)), &size, &e))
+	if e != 0 {
+		err = zmq4.Errno(e)
+	}
+	return n, int64(size), err
 }

@@ -25,6 +25,9 @@ type receiver interface {
 	OnDisconnect()
 }
 
+// writer is a receiver that also sends: it is told when the socket may take more.
+type writer interface{ onWritable() }
+
 // socket is a libzmq socket in a loop's epoll set, with its monitor if it has one.
 // All of it is touched only by the loop.
 //
@@ -277,6 +280,11 @@ func (s *socket) drain() (more bool) {
 			// All messages that came before the events that were known before the receive
 			// are out, so these can follow. Later events need another look.
 			s.report(max(due-(events-len(s.pending)), 0))
+			// The receive call had libzmq work off its commands, so it knows of all the
+			// room there is.
+			if w, ok := s.recv.(writer); ok && !s.closed {
+				w.onWritable()
+			}
 			return len(s.pending) > 0 && !s.closed
 		}
 	}
