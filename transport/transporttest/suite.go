@@ -16,7 +16,7 @@ type Harness struct {
 	// Fixed returns an address that nothing is bound to and that can be bound more
 	// than once in turn.
 	Fixed func(t testing.TB) string
-	// Scheme of the endpoints, for the errors: "tcp", "ipc" or "mem".
+	// BadEndpoints are texts that can neither be bound nor connected to.
 	BadEndpoints []string
 	// Run runs one test of the suite: as a subtest, and in a bubble if need be.
 	Run func(t *testing.T, name string, f func(t *testing.T))
@@ -37,6 +37,7 @@ func Run(t *testing.T, h Harness) {
 		{"UnreachablePeer", testUnreachablePeer},
 		{"MaxMessage", testMaxMessage},
 		{"GarbageFrames", testGarbageFrames},
+		{"HighWater", testHighWater},
 		{"LargeMessage", testLargeMessage},
 		{"ManySubscriptions", testManySubscriptions},
 		{"ReplayThreeFrames", func(t *testing.T, h Harness) { testReplay(t, h, false) }},
