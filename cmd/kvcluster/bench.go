@@ -15,6 +15,7 @@ import (
 
 type benchCmd struct {
 	Oplist benchOplistCmd `cmd:"" help:"The common op list: rate, query latency and memory, beside a plain index of Go maps."`
+	Index  benchIndexCmd  `cmd:"" help:"All measures of the index with their targets: op list, lane, open-loop replay, shapes that could collapse."`
 	Child  benchChildCmd  `cmd:"" hidden:"" help:"One repetition, described on standard input."`
 }
 

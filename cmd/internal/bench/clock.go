@@ -91,3 +91,23 @@ func percentile[T cmp.Ordered](sorted []T, p float64) T {
 	rank := int(math.Ceil(p / 100 * float64(len(sorted))))
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
+
+// threadCPUOf returns the CPU time of f on this thread.
+func threadCPUOf(f func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	from := threadCPU()
+	f()
+	return threadCPU() - from
+}
+
+// gcCycle returns the CPU time of one full collection, in ms.
+func gcCycle() float64 {
+	runtime.GC() // what the caller left is no part of it
+	from := gcSeconds()
+	const cycles = 5
+	for range cycles {
+		runtime.GC()
+	}
+	return (gcSeconds() - from) / cycles * 1e3
+}

@@ -23,7 +23,6 @@ type indexArm struct {
 	seqs    []uint64
 	asked   indexer.Query
 	scores  indexer.Scores
-	layout  shard.Layout
 	apply   func(indexer.Frame) error
 	err     error
 }
@@ -32,7 +31,6 @@ type indexArm struct {
 func newIndexArm(workers int) (*indexArm, error) {
 	a := &indexArm{
 		memory: translate.NewMemory(), workers: make([]*translate.Translator, workers), seqs: make([]uint64, workers),
-		layout: shard.Layout{Partitions: shard.DefaultPartitions},
 	}
 	var err error
 	if a.lane, err = tree.OpenLane(tree.LaneConfig{OnFault: func(_ indexer.Header, err error) { a.fail(err) }}); err != nil {
@@ -47,14 +45,15 @@ func newIndexArm(workers int) (*indexArm, error) {
 	for w := range a.workers {
 		a.workers[w] = translate.New(translate.Config{
 			Slot: indexer.Slot(w), Life: 1, Tenure: 1, BlockSize: 16, Memory: a.memory, Scratch: scratch,
-			Partition: func(first uint64) indexer.PartitionID { return a.partition(first) },
+			Partition: partitionOf,
 		})
 	}
 	return a, nil
 }
 
-func (a *indexArm) partition(first uint64) indexer.PartitionID {
-	return indexer.PartitionID(a.layout.Partition(0, first, 0))
+// partitionOf places a chain as a node does.
+func partitionOf(first uint64) indexer.PartitionID {
+	return indexer.PartitionID(shard.Layout{Partitions: shard.DefaultPartitions}.Partition(0, first, 0))
 }
 
 func (a *indexArm) fail(err error) { a.err = errors.Join(a.err, err) }
@@ -63,7 +62,7 @@ func (a *indexArm) query(locals []uint64) []indexer.Row {
 	if len(locals) == 0 {
 		return nil
 	}
-	a.reader.Match(indexer.Query{Partition: a.partition(locals[0]), Locals: locals}, &a.scores)
+	a.reader.Match(queryOf(locals), &a.scores)
 	return a.scores.Rows
 }
 

@@ -9,55 +9,35 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime/pprof"
 	"strings"
 )
 
-// Job is one repetition of one measurement, for a process of its own.
+// Job is one repetition of one row, for a process of its own.
 type Job struct {
-	Row  string `json:"row"`            // which measurement
-	Arm  string `json:"arm,omitempty"`  // of which index
-	Tape string `json:"tape,omitempty"` // file of the op list
+	Row   string `json:"row"`
+	Arm   string `json:"arm,omitempty"`   // of the row's arms
+	Tape  string `json:"tape,omitempty"`  // file of the op list
+	Trace string `json:"trace,omitempty"` // file of requests; empty = generated
+	Quick bool   `json:"quick,omitempty"` // the short form
 	// CPUProfile is where the process writes a profile of what it measures.
 	CPUProfile string `json:"cpu_profile,omitempty"`
 }
 
 // ErrJob: the job names something that does not exist.
-var ErrJob = errors.New("unknown benchmark job")
+var ErrJob = errors.New("unknown benchmark")
 
-// RunJob does a job in this process and returns its result as JSON.
-func RunJob(ctx context.Context, j Job) (raw []byte, err error) {
-	if j.CPUProfile != "" {
-		f, err := os.Create(j.CPUProfile)
-		if err != nil {
-			return nil, fmt.Errorf("cpu profile: %w", err)
-		}
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return nil, fmt.Errorf("cpu profile: %w", err)
-		}
-		defer func() {
-			pprof.StopCPUProfile()
-			err = errors.Join(err, f.Close())
-		}()
+// RunJob does a job in this process.
+func RunJob(ctx context.Context, j Job) (Result, error) {
+	row, err := findRow(j.Row)
+	if err != nil {
+		return Result{}, err
 	}
-	var result any
-	switch j.Row {
-	case rowOplist:
-		tape, err := OpenTape(j.Tape)
-		if err != nil {
-			return nil, err
-		}
-		result, err = RunOplist(ctx, tape, j.Arm)
-		if err != nil {
-			return nil, err
-		}
-	default:
-		return nil, fmt.Errorf("%w: row %q", ErrJob, j.Row)
+	b := newBencher(ctx, j)
+	if err := row.run(b); err != nil {
+		return Result{}, fmt.Errorf("%s: %w", row.Name, err)
 	}
-	return json.Marshal(result)
+	return b.result, nil
 }
-
-const rowOplist = "oplist"
 
 // Spawner does a job in a process of its own and returns the JSON of its result.
 type Spawner func(ctx context.Context, j Job) ([]byte, error)
@@ -90,23 +70,25 @@ func ServeJob(ctx context.Context, r io.Reader, w io.Writer) error {
 	if err := json.NewDecoder(r).Decode(&j); err != nil {
 		return fmt.Errorf("read benchmark job: %w", err)
 	}
-	raw, err := RunJob(ctx, j)
+	res, err := RunJob(ctx, j)
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(append(raw, '\n'))
-	return err
+	if err := json.NewEncoder(w).Encode(res); err != nil {
+		return fmt.Errorf("write result of %s: %w", j.Row, err)
+	}
+	return nil
 }
 
-// spawn does a job elsewhere and decodes its result.
-func spawn[T any](ctx context.Context, s Spawner, j Job) (T, error) {
-	var v T
+// do does a job elsewhere and decodes its result.
+func (s Spawner) do(ctx context.Context, j Job) (Result, error) {
+	var r Result
 	raw, err := s(ctx, j)
 	if err != nil {
-		return v, err
+		return r, err
 	}
-	if err := json.Unmarshal(raw, &v); err != nil {
-		return v, fmt.Errorf("%s %s: result %q: %w", j.Row, j.Arm, raw, err)
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, fmt.Errorf("%s %s: result %q: %w", j.Row, j.Arm, raw, err)
 	}
-	return v, nil
+	return r, nil
 }

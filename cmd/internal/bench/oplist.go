@@ -1,13 +1,15 @@
 package bench
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/kvcluster/kvcluster/chaos/oplist"
 	"github.com/kvcluster/kvcluster/indexer"
 )
+
+const rowOplist = "oplist"
 
 // ErrWrongAnswers: the index under test does not answer as it must. No figure of such
 // a run means anything.
@@ -51,7 +53,7 @@ type Bytes struct {
 	RSS  float64 `json:"rss"`
 }
 
-// Arms of RunOplist.
+// Arms of the op list row.
 const (
 	ArmKVCluster = "kvcluster"
 	ArmBaseline  = "baseline"
@@ -68,50 +70,75 @@ func newArm(name string, workers int) (arm, error) {
 	return nil, fmt.Errorf("unknown arm %q: %s or %s", name, ArmKVCluster, ArmBaseline)
 }
 
-// RunOplist passes once over a list in this process. Run.Check tells whether the
+// runOplist passes once over the list of the job's tape. Run.Check tells whether the
 // answers are right.
-func RunOplist(ctx context.Context, tape *Tape, name string) (Run, error) {
-	clock := newTickClock()
+func runOplist(b *bencher) error {
+	tape, err := OpenTape(b.job.Tape)
+	if err != nil {
+		return err
+	}
+	r, err := passOplist(b, tape)
+	if err != nil {
+		return err
+	}
+	b.result.Run = &r
+	b.inputs("%d ops, %d block ops, %d workers", tape.Len(), tape.BlockOps(), tape.Workers())
+	b.set("rate", r.PerCPU)
+	b.set("query.p50", r.QueryNs.P50)
+	b.set("query.p99", r.QueryNs.P99)
+	b.set("live", r.BytesHeld.Live)
+	b.set("rss", r.BytesHeld.RSS)
+	return nil
+}
+
+func passOplist(b *bencher, tape *Tape) (Run, error) {
 	samples := make([]uint32, 0, tape.Queries())
 	before, err := takeMemory()
 	if err != nil {
 		return Run{}, err
 	}
-	a, err := newArm(name, tape.Workers())
+	a, err := newArm(b.job.Arm, tape.Workers())
 	if err != nil {
 		return Run{}, err
 	}
 	var ans oplist.Answers
-	cpu := processCPU()
-	var op oplist.Op
-	for i := range tape.Len() {
-		tape.At(i, &op)
-		switch op.Kind {
-		case oplist.Query:
-			t := ticks()
-			rows := a.query(op.Contents)
-			samples = append(samples, uint32(min(ticks()-t, 1<<32-1)))
-			for _, r := range rows {
-				ans.Add(op.Request, uint32(r.Slot), r.Depth)
+	var seconds float64
+	err = b.profiled(func() error {
+		cpu := processCPU()
+		var op oplist.Op
+		for i := range tape.Len() {
+			tape.At(i, &op)
+			switch op.Kind {
+			case oplist.Query:
+				t := ticks()
+				rows := a.query(op.Contents)
+				samples = append(samples, uint32(min(ticks()-t, 1<<32-1)))
+				for _, r := range rows {
+					ans.Add(op.Request, uint32(r.Slot), r.Depth)
+				}
+			case oplist.Stored:
+				a.store(op.Worker, op.HasParent, op.Parent, op.Contents, op.Keys)
+			case oplist.Removed:
+				a.remove(op.Worker, op.Keys)
 			}
-		case oplist.Stored:
-			a.store(op.Worker, op.HasParent, op.Parent, op.Contents, op.Keys)
-		case oplist.Removed:
-			a.remove(op.Worker, op.Keys)
+			if i&4095 == 0 && b.ctx.Err() != nil {
+				return b.ctx.Err()
+			}
 		}
-		if i&4095 == 0 && ctx.Err() != nil {
-			return Run{}, ctx.Err()
-		}
+		seconds = (processCPU() - cpu).Seconds()
+		return nil
+	})
+	if err != nil {
+		return Run{}, err
 	}
-	seconds := (processCPU() - cpu).Seconds()
 	after, err := takeMemory()
 	if err != nil {
 		return Run{}, err
 	}
 	held, distinct := a.counts()
-	p := clock.percentiles(samples, 50, 99)
+	p := b.clock.percentiles(samples, 50, 99)
 	r := Run{
-		Arm: name, Rows: ans.Rows, DepthSum: ans.DepthSum, RowHash: Hex(ans.Hash), Held: held, Distinct: distinct,
+		Arm: b.job.Arm, Rows: ans.Rows, DepthSum: ans.DepthSum, RowHash: Hex(ans.Hash), Held: held, Distinct: distinct,
 		BlockOps: tape.BlockOps(), CPU: seconds, PerCPU: float64(tape.BlockOps()) / seconds,
 		QueryNs: Percentiles{p[0], p[1]},
 		BytesHeld: Bytes{
@@ -120,7 +147,7 @@ func RunOplist(ctx context.Context, tape *Tape, name string) (Run, error) {
 		},
 	}
 	if err := a.close(); err != nil {
-		return r, fmt.Errorf("%s: %w", name, err)
+		return r, fmt.Errorf("%s: %w", b.job.Arm, err)
 	}
 	return r, nil
 }
@@ -153,4 +180,36 @@ func (r *Run) Check(want Answers) error {
 		return fmt.Errorf("%w: %s answers %+v, want %+v", ErrWrongAnswers, r.Arm, got, want)
 	}
 	return nil
+}
+
+// check is Run.Check for a result of the op list row.
+func (r *Result) check(want Answers) error {
+	if r.Run == nil {
+		return fmt.Errorf("%w: none", ErrWrongAnswers)
+	}
+	return r.Run.Check(want)
+}
+
+// deriveOplist puts the two arms of one repetition side by side.
+func deriveOplist(arms map[string]Result) map[string]float64 {
+	out := maps.Clone(arms[ArmKVCluster].Figures)
+	if b, ok := arms[ArmBaseline].Figures["rate"]; ok {
+		out["baseline"], out["ratio"] = b, out["rate"]/b
+	}
+	return out
+}
+
+func oplistRow() Row {
+	return Row{
+		Name: rowOplist, Title: "common op list, translator and tree", Arms: []string{ArmKVCluster, ArmBaseline}, run: runOplist, derive: deriveOplist,
+		Measures: []Measure{
+			{Key: "rate", Title: "block ops per CPU-second", Unit: "M/s", HigherIsBetter: true, AtLeast: 30e6, Aim: 45e6, Scale: 1e6, Prototype: "26"},
+			{Key: "ratio", Title: "over the baseline", Unit: "x", HigherIsBetter: true, AtLeast: 7, Aim: 10},
+			{Key: "query.p50", Title: "query p50", Unit: "ns", AtLeast: 550, Aim: 400, Prototype: "590"},
+			{Key: "query.p99", Title: "query p99", Unit: "ns", AtLeast: 4000, Aim: 2500, Prototype: "4300"},
+			{Key: "live", Title: "live bytes per held block", Unit: "B", AtLeast: 32, Aim: 27, Prototype: "28-33"},
+			{Key: "rss", Title: "resident bytes per held block", Unit: "B", AtLeast: 36, Aim: 30, Prototype: "33-38"},
+			{Key: "baseline", Title: "baseline: block ops per CPU-second", Unit: "M/s", HigherIsBetter: true, Scale: 1e6},
+		},
+	}
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -42,7 +43,8 @@ type OplistArm struct {
 // OplistConfig says what to measure.
 type OplistConfig struct {
 	List       oplist.Config
-	Trace      string // file; where there is none, a list is generated
+	Trace      string // file; empty = a trace is generated
+	Requests   int    // of a generated trace; 0 = as many as the public one has
 	Repeat     int    // processes for each arm
 	NoBaseline bool
 	CPUProfile string // of the first kvcluster run
@@ -68,11 +70,17 @@ func MeasureOplist(ctx context.Context, c OplistConfig) (OplistReport, error) {
 	defer os.RemoveAll(dir)
 	c.progress("building the op list")
 	path := filepath.Join(dir, "oplist")
-	want, generated, err := writeTape(c.Trace, c.List, path)
+	requests := publicRequests
+	if c.Trace != "" {
+		requests = math.MaxInt
+	} else if c.Requests > 0 {
+		requests = c.Requests
+	}
+	want, err := writeTape(c.Trace, requests, c.List, path)
 	if err != nil {
 		return r, err
 	}
-	r.Generated, r.Checksum = generated, Hex(want.Checksum)
+	r.Generated, r.Checksum = c.Trace == "", Hex(want.Checksum)
 	runs := map[string][]Run{}
 	arms := []string{ArmKVCluster, ArmBaseline}
 	if c.NoBaseline {
@@ -86,14 +94,14 @@ func MeasureOplist(ctx context.Context, c OplistConfig) (OplistReport, error) {
 			if i == 0 && name == ArmKVCluster {
 				job.CPUProfile = c.CPUProfile
 			}
-			run, err := spawn[Run](ctx, c.Spawn, job)
+			res, err := c.Spawn.do(ctx, job)
 			if err != nil {
 				return r, err
 			}
-			if err := run.Check(want); err != nil {
+			if err := res.check(want); err != nil {
 				return r, fmt.Errorf("op list %s: %w", c.List, err)
 			}
-			runs[name] = append(runs[name], run)
+			runs[name] = append(runs[name], *res.Run)
 		}
 	}
 	r.OplistArm = summarise(runs[ArmKVCluster])
@@ -104,22 +112,31 @@ func MeasureOplist(ctx context.Context, c OplistConfig) (OplistReport, error) {
 	return r, nil
 }
 
-// writeTape builds a list, writes it to path and returns its answers. In its own
-// function so that the list is gone before anything is measured.
-func writeTape(trace string, cfg oplist.Config, path string) (want Answers, generated bool, err error) {
-	l, generated, err := oplist.Load(trace, cfg)
+// writeTape builds the list of a trace (of a generated one when the path is empty),
+// writes it to path and returns its answers. In its own function so that the list is
+// gone before anything is measured.
+func writeTape(file string, requests int, cfg oplist.Config, path string) (want Answers, err error) {
+	t, err := loadTrace(file, requests)
 	if err != nil {
-		return want, generated, err
+		return want, err
+	}
+	l, err := oplist.Build(t, cfg)
+	if err != nil {
+		return want, err
 	}
 	var known oplist.Known
-	if filepath.Base(trace) == oplist.Conversation && !generated {
+	if filepath.Base(file) == oplist.Conversation && len(t.Requests) == publicRequests {
 		known, _ = oplist.ConversationKnown(cfg)
 	}
 	if want, err = ExpectedAnswers(l, known); err != nil {
-		return want, generated, err
+		return want, err
 	}
-	return want, generated, NewTape(l).WriteFile(path)
+	return want, NewTape(l, t).WriteFile(path)
 }
+
+// publicRequests is the length of the public conversation trace, and of a generated
+// one in its place.
+const publicRequests = 12031
 
 func summarise(runs []Run) OplistArm {
 	if len(runs) == 0 {

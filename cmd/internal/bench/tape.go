@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/kvcluster/kvcluster/chaos/oplist"
+	"github.com/kvcluster/kvcluster/chaos/trace"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,7 +15,7 @@ import (
 // file instead of building the list again: that takes five times as long as running
 // it. Little-endian words, in this order:
 //
-//	header    magic | operations | contents | keys | evicted | workers | 0 | 0
+//	header    magic | operations | contents | keys | evicted | workers | requests | 0
 //	ops       4 words each:
 //	          kind (8) | has parent (8) | 0 (16) | worker (32)
 //	          request (32) | length (32)
@@ -23,12 +24,14 @@ import (
 //	contents  local hashes; a store's are those at the end of its query
 //	keys      engine hashes of the stores
 //	evicted   engine hashes of the removals
+//	times     arrival of each request in ns
 //
 // A tape is read-only and may be read by any number of goroutines.
 type Tape struct {
 	words                   []uint64
 	ops                     []uint64
 	contents, keys, evicted []uint64
+	times                   []uint64
 	workers                 int
 }
 
@@ -41,8 +44,8 @@ const (
 // ErrTape: the file is not a tape.
 var ErrTape = errors.New("not an op list tape")
 
-// NewTape flattens a list.
-func NewTape(l *oplist.List) *Tape {
+// NewTape flattens the list of a trace.
+func NewTape(l *oplist.List, tr *trace.Trace) *Tape {
 	t := l.Totals()
 	var ops, contents, keys, evicted []uint64
 	ops = make([]uint64, 0, tapeOp*l.Len())
@@ -68,9 +71,12 @@ func NewTape(l *oplist.List) *Tape {
 		ops = append(ops, uint64(o.Kind)|parent<<8|uint64(o.Worker)<<32, uint64(o.Request)|uint64(o.Blocks())<<32,
 			uint64(at)|uint64(keyAt)<<32, o.Parent)
 	}
-	words := append(make([]uint64, 0, tapeHeader+len(ops)+len(contents)+len(keys)+len(evicted)),
-		tapeMagic, uint64(l.Len()), uint64(len(contents)), uint64(len(keys)), uint64(len(evicted)), uint64(t.Workers), 0, 0)
+	words := append(make([]uint64, 0, tapeHeader+len(ops)+len(contents)+len(keys)+len(evicted)+t.Queries),
+		tapeMagic, uint64(l.Len()), uint64(len(contents)), uint64(len(keys)), uint64(len(evicted)), uint64(t.Workers), uint64(t.Queries), 0)
 	words = append(append(append(append(words, ops...), contents...), keys...), evicted...)
+	for i := range t.Queries {
+		words = append(words, uint64(tr.Requests[i/l.Config().Copies].Time))
+	}
 	tape, err := parseTape(words)
 	if err != nil {
 		panic(err) // made here
@@ -90,7 +96,7 @@ func parseTape(words []uint64) (*Tape, error) {
 		at += n
 		return words[at-n : at : at]
 	}
-	t := &Tape{words: words, ops: cut(words[1] * tapeOp), contents: cut(words[2]), keys: cut(words[3]), evicted: cut(words[4]), workers: int(words[5])}
+	t := &Tape{words: words, ops: cut(words[1] * tapeOp), contents: cut(words[2]), keys: cut(words[3]), evicted: cut(words[4]), times: cut(words[6]), workers: int(words[5])}
 	if at != uint64(len(words)) {
 		return nil, fmt.Errorf("%w: %d words, its header says %d", ErrTape, len(words), at)
 	}
@@ -139,16 +145,8 @@ func (t *Tape) Len() int { return len(t.ops) / tapeOp }
 // Workers returns the number of workers.
 func (t *Tape) Workers() int { return t.workers }
 
-// Queries returns the number of queries.
-func (t *Tape) Queries() int {
-	n := 0
-	for i := 0; i < len(t.ops); i += tapeOp {
-		if oplist.Kind(t.ops[i]&0xff) == oplist.Query {
-			n++
-		}
-	}
-	return n
-}
+// Queries returns the number of queries, one for each request.
+func (t *Tape) Queries() int { return len(t.times) }
 
 // BlockOps returns the hashes of queries, stores and removals.
 func (t *Tape) BlockOps() int { return len(t.contents) + len(t.keys) + len(t.evicted) }
