@@ -14,11 +14,15 @@ import (
 // are often false. The engine's hashes name prefixes, so a set of hashes is the
 // whole truth.
 func TestChurn(t *testing.T) {
+	steps := 500
+	if *long {
+		steps = 5000
+	}
 	for _, idBits := range []int{0, maxIDBits} {
 		for _, k := range allKernels() {
 			t.Run(fmt.Sprintf("%s/ids=%d", k.name, idBits), func(t *testing.T) {
 				t.Parallel()
-				churn(t, k.kernel, idBits, 1500)
+				churn(t, k.kernel, idBits, steps)
 			})
 		}
 	}
@@ -37,8 +41,8 @@ func churn(t *testing.T, k kernel, idBits, steps int) {
 	target := 4000
 	for step := range steps {
 		tr.Begin(uint64(step))
-		if step%400 == 399 {
-			target = []int{9000, 300, 5000}[step/400%3]
+		if step%150 == 149 {
+			target = []int{9000, 300, 5000}[step/150%3]
 		}
 		// Store a continuation of a path, or a new one; parents may be evicted.
 		var p path
@@ -127,7 +131,7 @@ func churn(t *testing.T, k kernel, idBits, steps int) {
 		if err := tr.End(o.apply); err != nil {
 			t.Fatal(err)
 		}
-		if step%50 == 0 || step == steps-1 {
+		if step%100 == 0 || step == steps-1 {
 			checkTruth(t, tr, o, truth)
 		}
 	}

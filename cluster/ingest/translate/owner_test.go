@@ -3,6 +3,7 @@ package translate
 import (
 	"encoding/binary"
 	"fmt"
+	"sync"
 
 	"github.com/kvcluster/kvcluster/indexer"
 )
@@ -33,8 +34,32 @@ type ownerRun struct {
 
 func newOwner() *owner { return &owner{parts: map[indexer.PartitionID]*ownerPart{}} }
 
+// pathIDs names every path that tests meet, so that long paths need not be spelled
+// out.
+var pathIDs struct {
+	sync.Mutex
+	byStep map[pathStep]string
+}
+
+type pathStep struct {
+	above string
+	local uint64
+}
+
+// extend returns the name of the path that goes on from path with a block.
 func extend(path string, local uint64) string {
-	return path + string(binary.LittleEndian.AppendUint64(nil, local))
+	pathIDs.Lock()
+	defer pathIDs.Unlock()
+	k := pathStep{path, local}
+	id, ok := pathIDs.byStep[k]
+	if !ok {
+		if pathIDs.byStep == nil {
+			pathIDs.byStep = map[pathStep]string{}
+		}
+		id = string(binary.AppendUvarint(nil, uint64(len(pathIDs.byStep)+1)))
+		pathIDs.byStep[k] = id
+	}
+	return id
 }
 
 // apply applies one frame, or says which rule it breaks.

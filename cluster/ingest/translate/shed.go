@@ -17,7 +17,7 @@ func (t *Translator) Shed(n int) Outcome {
 
 // shed drops at least n blocks, in all their tiers. Policy: a clock hand goes down
 // over the units. Units of one run mostly lie in ascending order, so a run loses
-// blocks from its end on and what remains is still a prefix. A run that was
+// blocks from its end on and what remains of it mostly is a prefix. A run that was
 // extended, re-announced or built upon since the hand last came by is spared for
 // one pass.
 func (t *Translator) shed(n int, out *Outcome) {

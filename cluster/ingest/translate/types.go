@@ -117,7 +117,7 @@ type Interface interface {
 	End(emit func(indexer.Frame) error) error
 	// Shed drops at least n blocks, if it has them, and at most three more, within a
 	// batch. Runs that were extended, re-announced or built upon lately are spared;
-	// the others lose blocks from their end on.
+	// the others lose blocks from their end on (mostly, see shed.go).
 	Shed(n int) Outcome
 	// Lookup says what is known of a hash.
 	Lookup(engine uint64) HashState
