@@ -266,6 +266,9 @@ func TestOpListIsTheCommonOne(t *testing.T) {
 // frames agrees with what the caches hold at the end.
 func TestOpListFrames(t *testing.T) {
 	l := buildOpList(t, 1, 16, 2048)
+	if !*long {
+		l.events = l.events[:len(l.events)/5]
+	}
 	ts := newFleet(16, NewMemory(), bestKernel())
 	owners := make([]*owner, len(ts))
 	for i := range owners {
