@@ -25,7 +25,8 @@ import (
 )
 
 // startNode runs a node on a free port until the test ends and returns its URL.
-func startNode(t *testing.T, edit func(*node.Config)) string {
+func startNode(t testing.TB, edit func(*node.Config)) string {
+	t.Helper()
 	t.Helper()
 	cfg := node.Defaults()
 	if kind := os.Getenv("KVCLUSTER_TEST_INDEX"); kind != "" {
@@ -60,11 +61,11 @@ func startNode(t *testing.T, edit func(*node.Config)) string {
 }
 
 // testLogger writes warnings and errors of the node into the test's log.
-func testLogger(t *testing.T) *slog.Logger {
+func testLogger(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Log(string(bytes.TrimSpace(p)))
