@@ -24,16 +24,18 @@ func references() Setup {
 
 func TestTranslatorAndReference(t *testing.T) { compare(t, references()) }
 
-// compare runs all modes over the seeds: half of them compare after every operation,
-// the others at quiet points, with one writer and with four.
-func compare(t *testing.T, setup Setup) {
-	n := *seeds
+func compare(t *testing.T, setup Setup) { compareSeeds(t, setup, *firstSeed, *seeds) }
+
+// compareSeeds runs all modes over the seeds: half of them compare after every
+// operation, the others at quiet points, with one writer and with four. A failure
+// says its seed, mode and lanes: go test -differential.first=SEED -differential.seeds=2.
+func compareSeeds(t *testing.T, setup Setup, first int64, n int) {
 	if testing.Short() {
 		n = min(n, 4)
 	}
 	for _, m := range Modes() {
 		t.Run(m.Name, func(t *testing.T) {
-			for seed := *firstSeed; seed < *firstSeed+int64(n); seed++ {
+			for seed := first; seed < first+int64(n); seed++ {
 				r := Run{Setup: setup, Mode: m, Seed: seed, Quiet: 1}
 				if seed%2 == 0 {
 					r.Quiet = 100

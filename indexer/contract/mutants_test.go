@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/indexer/reference"
@@ -305,6 +306,24 @@ func TestMutantsAreFound(t *testing.T) {
 				}
 			}
 			t.Error("not found")
+		})
+	}
+}
+
+// TestRaceFindsMutants: what only shows while frames are under way must be seen.
+func TestRaceFindsMutants(t *testing.T) {
+	for _, name := range []string{"one removal in fifty is lost", "equal sizes stand for equal sets", "a row twice", "the last frame is late"} {
+		t.Run(name, func(t *testing.T) {
+			open := func(*testing.T) indexer.Index {
+				m := mutants[name]()
+				m.Index = reference.New(reference.Config{})
+				return m
+			}
+			err := race(t, open, 20*time.Second) // ends with the first finding
+			if err == nil {
+				t.Error("not found")
+			}
+			t.Log(err)
 		})
 	}
 }

@@ -13,6 +13,6 @@ func open(*testing.T) indexer.Index { return reference.New(reference.Config{}) }
 
 func TestContract(t *testing.T) { contract.Run(t, open) }
 
-var seeds = flag.Int("reference.seeds", 10, "seeds of random frame streams in each mix")
+var seeds = flag.Int("reference.seeds", 4, "seeds of random frame streams in each mix")
 
 func TestDifferential(t *testing.T) { contract.Differential(t, open, 1000, *seeds, 400) }
