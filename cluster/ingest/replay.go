@@ -173,7 +173,7 @@ func (r *replay) batch(seq uint64, payload []byte) {
 			return
 		case digest != st.cur.digest:
 			st.failed(ReplayOtherContent)
-			st.rebase(restarted, fmt.Sprintf("batch %d has other content than before: the engine restarted", seq), 0)
+			st.otherRun(restarted, fmt.Sprintf("batch %d has other content than before: the engine restarted", seq))
 			return
 		default:
 			r.began, r.verified, r.pos = true, true, seq
@@ -211,7 +211,17 @@ func (r *replay) startedLate(seq uint64) {
 	st := r.st
 	st.failed(ReplayStartedLate)
 	why := fmt.Sprintf("replay begins at %d, after batch %d", seq, st.cur.seq)
-	st.rebase(r.withoutProof(), why, 0)
+	st.otherRun(r.withoutProof(), why)
+}
+
+// otherRun begins again because a replay has shown that the engine run is another one.
+// Unless live batches are held, the number of the latest was one of the old run: lower
+// ones are what is expected now, and no second restart.
+func (st *stream) otherRun(kind lossKind, why string) {
+	if kind == restarted && st.held.len() == 0 {
+		st.arrived.set = false
+	}
+	st.rebase(kind, why, 0)
 }
 
 // withoutProof says what follows from an answer that does not have the cursor's
@@ -243,7 +253,7 @@ func (r *replay) end() {
 		st.failed(ReplayEmpty)
 		kind := r.withoutProof()
 		st.noReplay = kind == lost
-		st.rebase(kind, fmt.Sprintf("replay has nothing from batch %d on", st.cur.seq), 0)
+		st.otherRun(kind, fmt.Sprintf("replay has nothing from batch %d on", st.cur.seq))
 	case r.purpose == probe, !st.cur.set, st.caughtUp():
 		st.finish()
 	case r.progress:

@@ -200,3 +200,28 @@ func TestSourceGivenAway(t *testing.T) {
 		equal(t, "sources", len(w.m.Status()), 0)
 	})
 }
+
+// A replay finds out first that the engine has restarted. The live batches that follow
+// have lower numbers than those of the old run; that is the same restart, not another.
+func TestRestartFoundByReplayCountsOnce(t *testing.T) {
+	run(t, nil, func(w *world) {
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		grow(e, 0, 5)
+		e.next, e.buffer = 0, nil
+		e.record(batch(store("", "x")))
+		e.record(batch(store("x", "y")))
+		w.wait(20 * time.Second) // a probe
+		w.want("abcde", 0, "xy", 2)
+		e.publish(batch(store("xy", "z")))
+		w.want("xyz", 3) // at once: nothing is begun again
+		s := w.source("w1")
+		equal(t, "restarts", s.Counters.Restarts, 1)
+		equal(t, "lives", w.lives, 1)
+		e.restart(0) // and a real one is found as before
+		e.publish(batch(store("", "q")))
+		w.wait(3 * time.Second)
+		w.want("xyz", 0, "q", 1)
+		equal(t, "lives", w.lives, 2)
+	})
+}
