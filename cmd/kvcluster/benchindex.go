@@ -13,7 +13,7 @@ import (
 )
 
 type benchIndexCmd struct {
-	Only       []string `help:"Rows to measure: oplist, lane, contention, holes, decode, page, big, stalled, shallow, wide, replay; all unless given." placeholder:"ROW"`
+	Only       []string `help:"Rows to measure: oplist, lane, contention, holes, decode, page, big, stalled, shallow, wide, lanes, replay; all unless given." placeholder:"ROW"`
 	Trace      string   `help:"Trace of requests (Mooncake JSON lines)." type:"existingfile" short:"t" xor:"trace"`
 	Traces     string   `help:"Directory with the public traces; where conversation_trace.jsonl is not in it, a trace is generated." type:"path" xor:"trace" placeholder:"DIR"`
 	Repeat     int      `help:"Repetitions of each row, each a process of its own; long rows take fewer (5 unless --quick)." short:"n"`

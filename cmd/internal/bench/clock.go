@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"time"
@@ -101,13 +102,22 @@ func threadCPUOf(f func()) time.Duration {
 	return threadCPU() - from
 }
 
-// gcCycle returns the CPU time of one full collection, in ms.
-func gcCycle() float64 {
+// gcCycle returns the CPU time of one full collection, by the clock of the process
+// while nothing else runs in it. The runtime's own estimate counts the time that a
+// worker waits for a core as well, which on a shared machine is most of it.
+func gcCycle() time.Duration {
 	runtime.GC() // what the caller left is no part of it
-	from := gcSeconds()
-	const cycles = 5
+	from := processCPU()
+	const cycles = 10
 	for range cycles {
 		runtime.GC()
 	}
-	return (gcSeconds() - from) / cycles * 1e3
+	return (processCPU() - from) / cycles
+}
+
+// gcCycles returns the number of collections so far.
+func gcCycles() uint64 {
+	s := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
 }

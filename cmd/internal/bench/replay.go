@@ -248,7 +248,7 @@ func (p *replay) ingest(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			time.Sleep(20 * time.Microsecond) // the lane may be on this core
+			p.restUntilNext(i, len(flights) > 0)
 			continue
 		}
 		if s := p.schedule[i]; !s.query {
@@ -268,6 +268,17 @@ func (p *replay) ingest(ctx context.Context) error {
 	}
 	p.drained = ticks()
 	return p.arm.err
+}
+
+// restUntilNext sleeps until entry i is due, or briefly while events are to be seen
+// applied. It never spins: the lane may be on this core.
+func (p *replay) restUntilNext(i int, watching bool) {
+	rest := int64(20_000)
+	if i < len(p.schedule) && !watching {
+		deadline := p.origin + uint64(float64(p.schedule[i].deadline)/p.clock.nsPerTick)
+		rest = max(rest, min(p.ns(ticks(), deadline), int64(10*time.Millisecond)))
+	}
+	time.Sleep(time.Duration(rest))
 }
 
 // report judges the replay by its rules and sets the figures.

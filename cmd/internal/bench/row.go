@@ -136,7 +136,7 @@ func (b *bencher) profiled(f func() error) (err error) {
 func Rows() []Row {
 	return []Row{
 		oplistRow(), laneRow(), contentionRow(), holesRow(), decodeRow(), pageRow(),
-		bigRow(), stalledRow(), shallowRow(), wideRow(), replayRow(),
+		bigRow(), stalledRow(), shallowRow(), wideRow(), lanesRow(), replayRow(),
 	}
 }
 

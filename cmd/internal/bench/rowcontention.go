@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -28,10 +29,11 @@ func contentionRow() Row {
 // contentionWindows is into how many pieces the second half of the op list is cut.
 const contentionWindows = 16
 
-// runContention cuts the second half of the op list into windows. At both ends of each
-// the lane stands still and the queries of the window are asked; between, a second
-// thread applies the frames of the window as fast as it can while they are asked over
-// and over.
+// runContention cuts the second half of the op list into windows. In each, a second
+// thread applies the frames of the window as fast as it can while queries are asked;
+// before and after, the lane stands still while as many are asked. All queries of the
+// list are asked in one random order, so that both kinds see the same mix, and none
+// twice in a row with a warm cache.
 func runContention(b *bencher) error {
 	tape, err := OpenTape(b.job.Tape)
 	if err != nil {
@@ -50,35 +52,32 @@ func runContention(b *bencher) error {
 		lane.Apply(log.frame(i))
 	}
 	feeder := newFeeder(lane.Lane, log, marks[half])
-	b.inputs("op list from op %d on in %d windows; lane and reader on a core each where there are two", half, contentionWindows)
+	b.inputs("op list from op %d on in %d windows; its queries in random order; lane and reader on a core each where there are two", half, contentionWindows)
+	asker := &asker{queries: shuffledQueries(tape)}
 	var idle, busy []uint32
 	done := make(chan error, 1)
-	go func() { // a thread of its own, pinned, that ends with the goroutine
-		runtime.LockOSThread()
-		done <- func() error {
-			pinThread(1)
-			reader := lane.NewReader()
-			defer reader.Close()
-			var windows [][][]uint64
+	go func() {
+		runtime.LockOSThread() // pinned: ends with the goroutine
+		pinThread(1)
+		asker.reader = lane.NewReader()
+		defer asker.reader.Close()
+		done <- b.profiled(func() error {
+			n := 1000
 			for w := range contentionWindows {
-				windows = append(windows, queriesBetween(tape, half+w*half/contentionWindows, half+(w+1)*half/contentionWindows))
-			}
-			return b.profiled(func() error {
-				for w, queries := range windows {
-					idle = askAll(reader, queries, idle)
-					to := marks[half+(w+1)*half/contentionWindows-1]
-					feeder.start(to)
-					for !feeder.idle.Load() {
-						busy = askUntil(reader, queries, busy, &feeder.idle)
-					}
-					idle = askAll(reader, queries, idle)
-					if b.ctx.Err() != nil {
-						return b.ctx.Err()
-					}
+				idle = asker.ask(idle, n/2)
+				feeder.start(marks[half+(w+1)*half/contentionWindows-1])
+				before := len(busy)
+				for !feeder.idle.Load() {
+					busy = asker.ask(busy, 1)
 				}
-				return nil
-			})
-		}()
+				n = len(busy) - before
+				idle = asker.ask(idle, (n+1)/2)
+				if b.ctx.Err() != nil {
+					return b.ctx.Err()
+				}
+			}
+			return nil
+		})
 	}()
 	err = <-done
 	b.set("overlap", feeder.stop())
@@ -88,36 +87,40 @@ func runContention(b *bencher) error {
 	b.latencies("idle", idle)
 	b.latencies("busy", busy)
 	f := b.result.Figures
+	b.set("samples", float64(len(busy)))
 	b.set("p50.ratio", f["busy.p50"]/f["idle.p50"])
 	b.set("p99.ratio", f["busy.p99"]/f["idle.p99"])
 	return lane.end()
 }
 
-func queriesBetween(tape *Tape, from, to int) [][]uint64 {
+// shuffledQueries returns all queries of a tape in random order.
+func shuffledQueries(tape *Tape) [][]uint64 {
 	var out [][]uint64
 	var op oplist.Op
-	for i := from; i < to; i++ {
+	for i := range tape.Len() {
 		if tape.At(i, &op); op.Kind == oplist.Query && len(op.Contents) > 0 {
 			out = append(out, op.Contents)
 		}
 	}
+	rand.New(rand.NewPCG(42, 1)).Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	return out
 }
 
-func askAll(reader *tree.Reader, queries [][]uint64, samples []uint32) []uint32 {
-	return askUntil(reader, queries, samples, new(atomic.Bool))
+// asker asks queries in turn.
+type asker struct {
+	reader  *tree.Reader
+	queries [][]uint64
+	next    int
+	scores  indexer.Scores
 }
 
-// askUntil asks the queries in turn until the end or until stop.
-func askUntil(reader *tree.Reader, queries [][]uint64, samples []uint32, stop *atomic.Bool) []uint32 {
-	var scores indexer.Scores
-	for _, locals := range queries {
-		if stop.Load() {
-			break
-		}
-		q := queryOf(locals)
+// ask times the next n queries.
+func (a *asker) ask(samples []uint32, n int) []uint32 {
+	for range n {
+		q := queryOf(a.queries[a.next])
+		a.next = (a.next + 1) % len(a.queries)
 		t := ticks()
-		reader.Match(q, &scores)
+		a.reader.Match(q, &a.scores)
 		samples = append(samples, since(t))
 	}
 	return samples

@@ -32,12 +32,17 @@ const (
 
 // chainHashes returns the local and engine hashes of chain c of a made-up family.
 func chainHashes(family uint64, c, blocks int) (locals, engines []uint64) {
-	for i := range blocks {
-		l := oplist.Mix(family<<48 ^ uint64(c)<<20 ^ uint64(i))
-		locals = append(locals, l)
-		engines = append(engines, oplist.Mix(l))
-	}
+	locals, engines = make([]uint64, blocks), make([]uint64, blocks)
+	fillChain(family, c, locals, engines)
 	return locals, engines
+}
+
+// fillChain is chainHashes into memory of the caller.
+func fillChain(family uint64, c int, locals, engines []uint64) {
+	for i := range locals {
+		locals[i] = oplist.Mix(family<<48 ^ uint64(c)<<20 ^ uint64(i))
+		engines[i] = oplist.Mix(locals[i])
+	}
 }
 
 // storeRun applies one frame that stores a new run at the root.
