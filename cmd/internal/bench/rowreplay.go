@@ -41,7 +41,7 @@ func replayRow() Row {
 // deriveReplay names the figures of each window by it, and finds the shortest window
 // that was kept up with.
 func deriveReplay(arms map[string]Result) map[string]float64 {
-	out := map[string]float64{}
+	out := map[string]float64{"keepup.rate": 0}
 	var windows []int
 	for w, r := range arms {
 		for k, v := range r.Figures {
