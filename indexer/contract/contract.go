@@ -17,7 +17,7 @@
 //	size.go        the longest runs, many holders
 //	dump.go        dumps and what can be rebuilt from them
 //	lifecycle.go   flush, purge, statistics, memory, close
-//	race.go        readers during writes
+//	race.go        readers during writes; raceorder.go: clears, dumps and purges among them
 //	random.go      random streams against the model, shrunk when they fail
 //
 // # What it does not do
