@@ -353,3 +353,37 @@ func TestDigests(t *testing.T) {
 		t.Error("remembers across a jump")
 	}
 }
+
+// lazyWriter applies frames at once but does not say so before it is told to.
+type lazyWriter struct {
+	indexer.Writer
+	lazy *atomic.Bool
+}
+
+func (l lazyWriter) Applied() uint64 {
+	if l.lazy.Load() {
+		return 0
+	}
+	return l.Writer.Applied()
+}
+
+// A slot's number must not be free while frames for it are under way (rule G2).
+func TestPurgedAwaitsTheClear(t *testing.T) {
+	var lazy atomic.Bool
+	run(t, []option{func(_ *Config, d *Deps) {
+		inner := d.NewWriter
+		lazy.Store(true)
+		d.NewWriter = func() indexer.Writer { return lazyWriter{inner(), &lazy} }
+	}}, func(w *world) {
+		e := w.engine("e1", false)
+		w.register("w1", e)
+		grow(e, 0, 2)
+		e.restart(0)
+		w.wait(30 * time.Second)
+		equal(t, "lives", w.lives, 1)
+		equal(t, "purged before it was applied", len(w.purged), 0)
+		lazy.Store(false)
+		w.settle()
+		equal(t, "purged", len(w.purged), 1)
+	})
+}

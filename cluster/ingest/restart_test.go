@@ -225,3 +225,44 @@ func TestRestartFoundByReplayCountsOnce(t *testing.T) {
 		equal(t, "lives", w.lives, 2)
 	})
 }
+
+// A run that begins right after a replay, unseen: its low numbers are not batches that
+// the replay has overtaken, once those can no longer be on their way.
+func TestRestartBehindAReplay(t *testing.T) {
+	run(t, []option{func(c *Config, _ *Deps) { c.ProbeAfter = -1 }}, func(w *world) {
+		e := w.engine("e1", true)
+		e.next = 1000
+		e.record(batch(store("", "abc")))
+		w.register("w1", e)
+		w.settle()
+		w.want("abc", 3)
+		e.next, e.buffer = 5, nil
+		w.wait(20 * time.Second)
+		e.publish(batch(store("", "xy")))
+		w.settle()
+		w.want("abc", 0, "xy", 2)
+		equal(t, "lives", w.lives, 1)
+	})
+}
+
+// The batch that showed a restart is dropped from a full queue; the restart is not.
+func TestRestartIsRememberedAcrossOverflow(t *testing.T) {
+	run(t, []option{func(c *Config, _ *Deps) { c.BufferBatches = 1 }}, func(w *world) {
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		e.publish(batch(store("", "abc")))
+		e.publish(batch(store("abc", "d")))
+		e.hang = true
+		e.record(batch())
+		e.publish(batch()) // 3: a gap, and the replay hangs
+		e.next, e.buffer = 0, nil
+		e.publish(batch(store("", "p"))) // 0, 1, 2: a new run
+		e.publish(batch(store("", "q")))
+		e.publish(batch(store("", "r"))) // 2, which follows the cursor
+		w.wait(20 * time.Second)
+		e.hang = false
+		w.settle()
+		w.want("abcd", 0, "r", 1)
+		equal(t, "restarts", w.source("w1").Counters.Restarts, 1)
+	})
+}
