@@ -67,10 +67,11 @@ const (
 	forAliases
 	forTiers
 	forEngines
+	forLimbo
 	numPurposes
 )
 
-var purposeNames = [numPurposes]string{"chains", "content", "coverage", "children", "runs", "islands", "aliases", "tiers", "engines"}
+var purposeNames = [numPurposes]string{"chains", "content", "coverage", "children", "runs", "islands", "aliases", "tiers", "engines", "limbo"}
 
 // page describes one page; the fields but back are those of the span it begins.
 type page struct {

@@ -9,7 +9,7 @@ import (
 // audit checks everything that a lane keeps more than once against each other. Tests
 // call it, and a build with the tag invariants after frames.
 func (l *Lane) audit() error {
-	a := auditor{Lane: l, want: map[coverKey]*[maxChain]uint16{}, columns: map[ref]uint32{}, known: map[ref]bool{}}
+	a := auditor{Lane: l, want: map[coverKey][]uint16{}, columns: map[ref]uint32{}, known: map[ref]bool{}}
 	for _, step := range []func() error{a.table, a.names, a.coverages, a.totals} {
 		if err := step(); err != nil {
 			return err
@@ -28,7 +28,7 @@ type auditor struct {
 	*Lane
 	chains   []ref
 	known    map[ref]bool
-	want     map[coverKey]*[maxChain]uint16 // names on each position
+	want     map[coverKey][]uint16 // names on each position
 	columns  map[ref]uint32
 	held     [indexer.NumTiers]uint64
 	distinct uint64
@@ -143,7 +143,7 @@ func (a *auditor) run(slot uint32, pieces []piece) error {
 			}
 			k := coverKey{p.chain(), slot, t}
 			if a.want[k] == nil {
-				a.want[k] = new([maxChain]uint16)
+				a.want[k] = make([]uint16, h.length())
 			}
 			for pos := p.off(); pos < p.off()+p.n(); pos++ {
 				a.want[k][pos]++
@@ -158,11 +158,11 @@ func (a *auditor) coverages() error {
 	seen := map[coverKey]bool{}
 	for _, c := range a.chains {
 		h, side := a.arena.header(c), a.arena.side(c)
-		got := map[coverKey]*[maxChain]uint16{}
+		got := map[coverKey][]uint16{}
 		add := func(s uint32, t indexer.Tier, from, to, n uint32) {
 			k := coverKey{c, s, t}
 			if got[k] == nil {
-				got[k] = new([maxChain]uint16)
+				got[k] = make([]uint16, h.length())
 			}
 			for i := from; i < to; i++ {
 				got[k][i] += uint16(n)
@@ -192,8 +192,7 @@ func (a *auditor) coverages() error {
 			}
 		}
 		a.islandsOf(side, add)
-		rows, _ := a.tierRows(h)
-		for _, e := range rows {
+		for _, e := range a.tierRows(h) {
 			for t := indexer.Host; e != 0 && t < indexer.NumTiers; t++ {
 				for _, sp := range a.tierSpans(ref(e), t) {
 					add(hi(e), t, sp.from(), sp.to(), 1)
@@ -215,6 +214,9 @@ func (a *auditor) coverages() error {
 func (a *auditor) islandsOf(side *sideRecord, add func(s uint32, t indexer.Tier, from, to, n uint32)) {
 	if list := side.islands(); list != 0 {
 		for _, row := range a.rowList(list).rows() {
+			if row == 0 {
+				continue
+			}
 			for _, sp := range a.appendSpans(nil, lo(row)) {
 				add(hi(row), indexer.Device, sp.from(), sp.to(), 1)
 			}
@@ -222,6 +224,9 @@ func (a *auditor) islandsOf(side *sideRecord, add func(s uint32, t indexer.Tier,
 	}
 	if list := side.aliases(); list != 0 {
 		for _, row := range a.rowList(list).rows() {
+			if row == 0 {
+				continue
+			}
 			for _, e := range a.aliasBlock(ref(lo(row))) {
 				add(hi(row), e.tier(), e.from(), e.to(), e.names())
 			}
@@ -229,12 +234,12 @@ func (a *auditor) islandsOf(side *sideRecord, add func(s uint32, t indexer.Tier,
 	}
 }
 
-func (a *auditor) compare(c ref, h *header, side *sideRecord, got map[coverKey]*[maxChain]uint16, seen map[coverKey]bool) error {
-	var any [maxChain]bool
+func (a *auditor) compare(c ref, h *header, side *sideRecord, got map[coverKey][]uint16, seen map[coverKey]bool) error {
+	any := make([]bool, h.length())
 	for k, g := range got {
 		w := a.want[k]
 		if w == nil {
-			w = new([maxChain]uint16)
+			w = make([]uint16, h.length())
 		}
 		seen[k] = true
 		for i := range g {

@@ -81,8 +81,7 @@ func (l *Lane) forget(c *copyRecord, chain ref, m indexer.TierMask) {
 
 // forgetTiers is forget for the lower tiers.
 func (l *Lane) forgetTiers(h *header, s uint32, m indexer.TierMask) (changed bool) {
-	var spans [indexer.NumTiers][]span
-	row := l.getTiers(h, s, &spans)
+	spans, row := l.getTiers(h, s)
 	for t := indexer.Host; t < indexer.NumTiers; t++ {
 		if !m.Has(t) || len(spans[t]) == 0 {
 			continue
@@ -90,10 +89,10 @@ func (l *Lane) forgetTiers(h *header, s uint32, m indexer.TierMask) (changed boo
 		for _, sp := range spans[t] {
 			l.held[t] -= uint64(sp.to() - sp.from())
 		}
-		spans[t], changed = nil, true
+		spans[t], changed = spans[t][:0], true
 	}
 	if changed {
-		l.putTiers(h, row, s, &spans)
+		l.putTiers(h, row, s)
 	}
 	return changed
 }

@@ -9,7 +9,7 @@ import "unsafe"
 //	0  entries (32)    | room for entries (32)
 //	1  bit words (32)  | moves (32)
 //	2  live entries (32) | slots with a bit (32)
-//	3  unused
+//	3  slot index ref (32) | no free entry below (32)
 //	4  full[bit words]       bit per slot: holds the whole chain
 //	   cuts[room]            cut (32) | slot (32), 0 = none
 //
@@ -62,8 +62,13 @@ func (l *Lane) findCut(h *header, s uint32) *uint64 {
 	if b == nil || b.live() == 0 {
 		return nil
 	}
-	n := b.count()
-	cuts := unsafe.Slice(b.cut(0), n)
+	cuts := unsafe.Slice(b.cut(0), b.count())
+	if ix := ref(b[3]); ix != 0 {
+		if i := l.indexFind(ix, s, cuts); i >= 0 {
+			return &cuts[i]
+		}
+		return nil
+	}
 	for i := range cuts {
 		if w := cuts[i]; hi(w) == s && w != 0 {
 			return &cuts[i]
@@ -122,11 +127,16 @@ func (l *Lane) setCut(h *header, s, cut, old uint32, entry *uint64) {
 
 // clearCut removes an entry.
 func (l *Lane) clearCut(h *header, entry *uint64) {
-	store(entry, 0)
 	if p := uintptr(unsafe.Pointer(entry)) - uintptr(unsafe.Pointer(h)); p >= uintptr(len(h))*8 {
 		b := l.cover(h)
+		n := uint32((uintptr(unsafe.Pointer(entry)) - uintptr(unsafe.Pointer(b.cut(0)))) / 8)
+		if ix := ref(b[3]); ix != 0 {
+			l.indexDelete(ix, n, unsafe.Slice(b.cut(0), b.count()))
+		}
 		b[2]--
+		b[3] = pack(lo(b[3]), min(hi(b[3]), n))
 	}
+	store(entry, 0)
 }
 
 // addCut enters a slot that has no entry.
@@ -144,18 +154,15 @@ func (l *Lane) addCut(h *header, s, cut uint32) {
 		return
 	}
 	if b.live() < b.count() {
-		cuts := unsafe.Slice(b.cut(0), b.count())
-		for i := range cuts {
-			if cuts[i] == 0 {
-				b[2]++
-				store(&cuts[i], pack(cut, s))
-				return
-			}
+		i := hi(b[3])
+		for *b.cut(i) != 0 {
+			i++
 		}
+		l.putCut(b, i, s, cut)
+		return
 	}
 	if n := b.count(); n < b.room() {
-		b[2]++
-		store(b.cut(n), pack(cut, s))
+		l.putCut(b, n, s, cut)
 		store(&b[0], pack(n+1, b.room()))
 		return
 	}
@@ -163,6 +170,15 @@ func (l *Lane) addCut(h *header, s, cut uint32) {
 	// have a bit in the bigger block: then it must still be found there.
 	l.growCover(h, s)
 	l.addCut(h, s, cut)
+}
+
+func (l *Lane) putCut(b *coverBlock, i, s, cut uint32) {
+	b[2]++
+	b[3] = pack(lo(b[3]), i+1)
+	if ix := ref(b[3]); ix != 0 {
+		l.indexPut(ix, s, i)
+	}
+	store(b.cut(i), pack(cut, s))
 }
 
 // growCover makes a bigger coverage block. When enough slots hold all of the chain
@@ -236,6 +252,7 @@ func (l *Lane) growCover(h *header, s uint32) {
 		put(h[i], false)
 	}
 	b[0], b[2] = pack(n, room), pack(n, full)
+	b[3] = pack(uint32(l.newIndex(unsafe.Slice(b.cut(0), n), room, forCoverage)), n)
 	store(&h[hCoverage], h[hCoverage]&^0xffffffff|uint64(r))
 	if convert {
 		for i := hCuts; i < hCuts+numCuts; i++ {
@@ -250,5 +267,6 @@ func (l *Lane) growCover(h *header, s uint32) {
 }
 
 func (l *Lane) retireCover(b *coverBlock) {
+	l.freeIndex(ref(b[3]), forCoverage)
 	l.retire(l.arena.refOf(unsafe.Pointer(b)), coverUnits(b.words(), b.room()), forCoverage)
 }

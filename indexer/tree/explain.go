@@ -86,7 +86,7 @@ func (r *Reader) explainChain(l *Lane, c ref, s uint32, out []indexer.BlockState
 		}
 		rows := unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(b), rowHead*8)), n)
 		for i := range rows {
-			if e := load(&rows[i]); hi(e) == s && r.ok() {
+			if e := load(&rows[i]); e != 0 && hi(e) == s && r.ok() {
 				r.explainIslands(l, lo(e), set)
 			}
 		}

@@ -15,8 +15,9 @@ func (s span) to() uint32           { return uint32(s >> 16) }
 // A row list is what a chain keeps for some of its slots, apart from the device cuts:
 //
 //	0  rows (32) | room (32)
-//	1  unused
-//	2  row: value (32) | slot (32), in no order; dense
+//	1  rows in use (32) | slot index ref (32)
+//	2  no free row below (32)
+//	3  row: value (32) | slot (32), in no order
 //
 // Islands are such a list, of spans that the slot holds in the device tier beyond
 // its cut. A value is one span, or with the top bit the ref of a block of spans:
@@ -25,10 +26,10 @@ func (s span) to() uint32           { return uint32(s >> 16) }
 //
 // A score ends at the cut, so queries never look at them; Explain does, which is why
 // blocks of spans are replaced and not changed.
-type rowList [2]uint64
+type rowList [3]uint64
 
 const (
-	rowHead  = 2 // words
+	rowHead  = 3 // words
 	manyFlag = 1 << 31
 )
 
@@ -36,6 +37,7 @@ func rowUnits(room uint32) uint32 { return (rowHead + room + 1) / 2 }
 
 func (b *rowList) count() uint32 { return lo(b[0]) }
 func (b *rowList) room() uint32  { return hi(b[0]) }
+func (b *rowList) live() uint32  { return lo(b[1]) }
 func (b *rowList) rows() []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(b), rowHead*8)), b.count())
 }
@@ -47,52 +49,92 @@ func (l *Lane) findRow(list ref, s uint32) int {
 	if list == 0 {
 		return -1
 	}
-	for i, w := range l.rowList(list).rows() {
-		if hi(w) == s {
+	b := l.rowList(list)
+	if ix := ref(hi(b[1])); ix != 0 {
+		return l.indexFind(ix, s, b.rows())
+	}
+	for i, w := range b.rows() {
+		if hi(w) == s && w != 0 {
 			return i
 		}
 	}
 	return -1
 }
 
-// setRow gives the slot a row with the value, and returns the list, which may move.
+// setRow gives the slot a row with the value, which is not 0; i is what findRow
+// returned. It returns the list, which may have moved.
 func (l *Lane) setRow(list ref, i int, s, value uint32, p purpose) ref {
 	if i >= 0 {
 		store(&l.rowList(list).rows()[i], pack(value, s))
 		return list
 	}
-	var n, room uint32
+	var b *rowList
 	if list != 0 {
-		b := l.rowList(list)
-		n, room = b.count(), b.room()
+		b = l.rowList(list)
 	}
-	if n == room {
-		next := l.arena.alloc(rowUnits(n+n/2+2), p)
-		b := l.rowList(next)
-		*b = rowList{pack(n, n+n/2+2), 0}
-		if list != 0 {
-			copy(b.rows(), l.rowList(list).rows())
-			l.retire(list, rowUnits(room), p)
+	if b == nil || b.count() == b.room() && b.live() == b.count() {
+		list = l.growRows(list, p)
+		b = l.rowList(list)
+	}
+	n := b.count()
+	at := n
+	if b.live() < n {
+		at = lo(b[2])
+		for b.rows()[at] != 0 {
+			at++
 		}
-		list = next
 	}
-	b := l.rowList(list)
-	store((*uint64)(unsafe.Add(unsafe.Pointer(b), uintptr(rowHead+n)*8)), pack(value, s))
-	store(&b[0], b[0]+1)
+	b[1]++
+	b[2] = uint64(at + 1)
+	if ix := ref(hi(b[1])); ix != 0 {
+		l.indexPut(ix, s, at)
+	}
+	store((*uint64)(unsafe.Add(unsafe.Pointer(b), uintptr(rowHead+at)*8)), pack(value, s))
+	if at == n {
+		store(&b[0], b[0]+1)
+	}
 	return list
+}
+
+// growRows makes a list with more room.
+func (l *Lane) growRows(list ref, p purpose) ref {
+	var rows []uint64
+	if list != 0 {
+		rows = l.rowList(list).rows()
+	}
+	n := uint32(len(rows))
+	room := n + n/2 + 2
+	next := l.arena.alloc(rowUnits(room), p)
+	b := l.rowList(next)
+	*b = rowList{pack(n, room), 0, uint64(n)}
+	copy(b.rows(), rows)
+	b[1] = pack(n, uint32(l.newIndex(b.rows(), room, p)))
+	if list != 0 {
+		l.retireRows(list, p)
+	}
+	return next
 }
 
 // deleteRow removes a row and returns the list, 0 when it was the last.
 func (l *Lane) deleteRow(list ref, i int, p purpose) ref {
 	b := l.rowList(list)
 	rows := b.rows()
-	store(&rows[i], rows[len(rows)-1])
-	store(&b[0], b[0]-1)
-	if len(rows) == 1 {
-		l.retire(list, rowUnits(b.room()), p)
+	if ix := ref(hi(b[1])); ix != 0 {
+		l.indexDelete(ix, uint32(i), rows)
+	}
+	b[2] = uint64(min(lo(b[2]), uint32(i)))
+	store(&rows[i], 0)
+	if b[1]--; b.live() == 0 {
+		l.retireRows(list, p)
 		return 0
 	}
 	return list
+}
+
+func (l *Lane) retireRows(list ref, p purpose) {
+	b := l.rowList(list)
+	l.freeIndex(ref(hi(b[1])), p)
+	l.retire(list, rowUnits(b.room()), p)
 }
 
 // getIslands appends the slot's islands, in order, to dst.

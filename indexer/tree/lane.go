@@ -58,11 +58,13 @@ type Lane struct {
 	stored   uint64
 	chains   uint64
 	births   uint64 // of chains, ever
+	revoked  uint64 // pins taken from readers that stalled
 	ticks    uint32 // operations since the last reclamation
 
-	scratch []piece
-	spans   []span
-	marks   [maxChain / 64]uint64
+	scratch     []piece
+	spans       []span
+	tierScratch [indexer.NumTiers][]span
+	marks       [maxChain / 64]uint64
 }
 
 type treeKey struct{ group, partition uint32 }

@@ -1,11 +1,5 @@
 package tree
 
-import (
-	"sync"
-	"sync/atomic"
-	"time"
-)
-
 // Storage that readers may still be looking at goes into limbo with the epoch of its
 // lane. The lane counts its epoch up now and then; what was retired in an epoch is
 // free once every pinned reader has pinned a later one. All of it happens in the
@@ -19,23 +13,39 @@ const (
 	reclaimBudget = 512
 )
 
-type retired struct {
-	epoch uint64
-	ref   ref
-	units uint32
-	purpose
+// limbo is a queue, oldest first, of pieces in blocks that the arena holds:
+//
+//	0  next block ref (32), 0
+//	1  entry: epoch (56) | purpose (8), then ref (32) | units (32)
+type limbo struct {
+	first, last ref    // blocks, 0 = none
+	from, to    uint32 // entries taken from the first block, put into the last
+	bytes       uint64
+	pieces      uint64
 }
 
-// limbo is a queue, oldest first. It holds no pointers.
-type limbo struct {
-	queue []retired
-	head  int
-	bytes uint64
-}
+const (
+	limboEntries = 511
+	limboUnits   = 1 + limboEntries
+)
 
 func (l *Lane) retire(r ref, units uint32, p purpose) {
-	l.limbo.queue = append(l.limbo.queue, retired{l.epoch.Load(), r, units, p})
-	l.limbo.bytes += retiredBytes(units, p)
+	q := &l.limbo
+	if q.last == 0 || q.to == limboEntries {
+		next := l.arena.alloc(limboUnits, forLimbo)
+		*l.arena.word(next, 0) = 0
+		if q.last == 0 {
+			q.first, q.from = next, 0
+		} else {
+			*l.arena.word(q.last, 0) = uint64(next)
+		}
+		q.last, q.to = next, 0
+	}
+	w := l.arena.words(q.last+1+ref(q.to), 2)
+	w[0], w[1] = l.epoch.Load()<<8|uint64(p), pack(uint32(r), units)
+	q.to++
+	q.pieces++
+	q.bytes += retiredBytes(units, p)
 }
 
 func retiredBytes(units uint32, p purpose) uint64 {
@@ -49,130 +59,45 @@ func retiredBytes(units uint32, p purpose) uint64 {
 func (l *Lane) reclaim(budget int) {
 	l.ticks = 0
 	q := &l.limbo
-	if q.head < len(q.queue) {
+	if q.pieces > 0 {
 		l.epoch.Add(1)
-		safe := l.pins.oldest(l.id, l.epoch.Load())
-		if q.bytes > l.cfg.LimboLimit && q.queue[q.head].epoch >= safe {
+		now := l.epoch.Load()
+		safe := l.pins.oldest(l.id, now)
+		if oldest := *l.arena.word(q.first+1+ref(q.from), 0) >> 8; q.bytes > l.cfg.LimboLimit && oldest >= safe {
 			// A reader has been pinned for so long that memory runs away: it loses its
 			// pin, throws away what it has and asks again.
-			l.pins.revoke(l.id, l.epoch.Load())
-			safe = l.pins.oldest(l.id, l.epoch.Load())
+			l.revoked += l.pins.revoke(l.id, now)
+			safe = l.pins.oldest(l.id, now)
 		}
-		for q.head < len(q.queue) && budget > 0 && q.queue[q.head].epoch < safe {
-			e := q.queue[q.head]
-			q.head++
-			budget--
-			q.bytes -= retiredBytes(e.units, e.purpose)
-			if e.purpose == forChains {
-				l.arena.releaseChain(e.ref)
-			} else {
-				l.arena.release(e.ref, e.units, e.purpose)
-			}
+		if q.bytes > l.cfg.LimboLimit/2 {
+			budget *= 8
 		}
-		switch {
-		case q.head == len(q.queue):
-			q.queue, q.head = q.queue[:0], 0
-			if cap(q.queue) > 1<<16 {
-				q.queue = nil
+		for ; q.pieces > 0 && budget > 0; budget-- {
+			w := l.arena.words(q.first+1+ref(q.from), 2)
+			if w[0]>>8 >= safe {
+				break
 			}
-		case q.head > 1024 && q.head > len(q.queue)/2:
-			q.queue = q.queue[:copy(q.queue, q.queue[q.head:])]
-			q.head = 0
+			l.free(ref(w[1]), hi(w[1]), purpose(w[0]))
 		}
 	}
 	l.arena.shrink(4)
 }
 
-// pin is the place where one reader says what it is looking at: lane (16) | epoch
-// (48), 0 = nothing. Only its reader and, to revoke, lanes write it.
-type pin struct {
-	_    [64]byte
-	word atomic.Uint64
-	_    [56]byte
-}
-
-const (
-	epochBits = 48
-	revoked   = ^uint64(0)
-)
-
-// pinSet is the pins of all readers of an index.
-type pinSet struct {
-	all atomic.Pointer[[]*pin]
-	mu  struct {
-		sync.Mutex
-		free []*pin
-		seen map[*pin]sighting
+// free takes the oldest piece out of limbo.
+func (l *Lane) free(r ref, units uint32, p purpose) {
+	q := &l.limbo
+	if p == forChains {
+		l.arena.releaseChain(r)
+	} else {
+		l.arena.release(r, units, p)
 	}
-}
-
-// sighting is since when a pin has had a value, as far as anyone looked.
-type sighting struct {
-	word  uint64
-	since time.Time
-}
-
-func newPinSet() *pinSet {
-	s := &pinSet{}
-	s.all.Store(new([]*pin))
-	s.mu.seen = map[*pin]sighting{}
-	return s
-}
-
-// take gives a reader its pin.
-func (s *pinSet) take() *pin {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.mu.free); n > 0 {
-		p := s.mu.free[n-1]
-		s.mu.free = s.mu.free[:n-1]
-		return p
-	}
-	p := new(pin)
-	next := append(append([]*pin{}, *s.all.Load()...), p)
-	s.all.Store(&next)
-	return p
-}
-
-func (s *pinSet) give(p *pin) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.free = append(s.mu.free, p)
-}
-
-// oldest returns the lowest epoch in which a reader is pinned to the lane, or now.
-func (s *pinSet) oldest(lane, now uint64) uint64 {
-	for _, p := range *s.all.Load() {
-		if w := p.word.Load(); w != 0 && w != revoked && w>>epochBits == lane {
-			now = min(now, w&(1<<epochBits-1))
+	q.bytes -= retiredBytes(units, p)
+	q.pieces--
+	if q.from++; q.from == limboEntries || q.pieces == 0 {
+		next := ref(*l.arena.word(q.first, 0))
+		l.arena.release(q.first, limboUnits, forLimbo)
+		if q.first, q.from = next, 0; next == 0 {
+			q.last, q.to = 0, 0
 		}
 	}
-	return now
-}
-
-// revoke takes their pins from all readers that are pinned to the lane in an epoch
-// before now.
-func (s *pinSet) revoke(lane, now uint64) {
-	for _, p := range *s.all.Load() {
-		if w := p.word.Load(); w != 0 && w != revoked && w>>epochBits == lane && w&(1<<epochBits-1) < now {
-			p.word.CompareAndSwap(w, revoked)
-		}
-	}
-}
-
-// age returns for how long the oldest pin has been held, as far as calls of age saw.
-func (s *pinSet) age(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	longest := time.Duration(0)
-	for _, p := range *s.all.Load() {
-		w := p.word.Load()
-		seen := s.mu.seen[p]
-		if w == 0 || w == revoked || seen.word != w {
-			s.mu.seen[p] = sighting{w, now}
-			continue
-		}
-		longest = max(longest, now.Sub(seen.since))
-	}
-	return longest
 }

@@ -8,28 +8,21 @@ import (
 
 // What slots hold of a chain in the lower tiers is kept apart from the device tier
 // and only where there is some. The chain's header leads to a block
-//
-//	0  rows (32) | room (32)
-//	1  unused
-//	2  row: tier record ref (32) | slot (32), 0 = none
-//
-// and a row to a record, which is never changed once readers can see it:
+// that is a row list with tier record refs for values, and a row to a record, which is never changed once readers can see it:
 //
 //	0  spans of host (16) | of disk (16) | of external (16) | 0 (16)
 //	1  the spans of the three tiers, each in order, 4 bytes each
 //
-// Rows do not move within a block, and a bigger block is published in one word.
+// Rows do not move within a list, and a bigger list is published in one word.
 const tierHead = 2 // spans that the counts take
 
 func tierUnits(spans uint32) uint32 { return (tierHead + spans + 3) / 4 }
 
-func (l *Lane) tierRows(h *header) (rows []uint64, list *rowList) {
-	r := h.tiers()
-	if r == 0 {
-		return nil, nil
+func (l *Lane) tierRows(h *header) []uint64 {
+	if r := h.tiers(); r != 0 {
+		return l.rowList(r).rows()
 	}
-	list = l.rowList(r)
-	return list.rows(), list
+	return nil
 }
 
 // tierSpans is a view of the spans of one tier in a record.
@@ -50,8 +43,7 @@ func spanCount(w uint64) uint32 {
 // coverTier says that the slot holds [from, to) in a lower tier under one more name.
 func (l *Lane) coverTier(c *copyRecord, chain ref, tier indexer.Tier, from, to uint32) {
 	h, side := l.arena.header(chain), l.arena.side(chain)
-	var spans [indexer.NumTiers][]span
-	row := l.getTiers(h, c.slot(), &spans)
+	spans, row := l.getTiers(h, c.slot())
 	fresh := to - from
 	for _, sp := range spans[tier] {
 		if f, t := max(from, sp.from()), min(to, sp.to()); f < t {
@@ -61,100 +53,65 @@ func (l *Lane) coverTier(c *copyRecord, chain ref, tier indexer.Tier, from, to u
 	}
 	l.held[tier] += uint64(fresh)
 	spans[tier] = addSpan(spans[tier], from, to)
-	l.putTiers(h, row, c.slot(), &spans)
-	l.recount(chain)
+	l.putTiers(h, row, c.slot())
+	if side.covered() < h.length() {
+		l.recount(chain)
+	}
 }
 
 // uncoverTier takes [from, to), all of which the slot holds, out of a lower tier.
 func (l *Lane) uncoverTier(c *copyRecord, chain ref, tier indexer.Tier, from, to uint32) {
 	h := l.arena.header(chain)
-	var spans [indexer.NumTiers][]span
-	row := l.getTiers(h, c.slot(), &spans)
+	spans, row := l.getTiers(h, c.slot())
 	l.held[tier] -= uint64(to - from)
 	spans[tier] = cutSpan(spans[tier], from, to)
-	l.putTiers(h, row, c.slot(), &spans)
+	l.putTiers(h, row, c.slot())
 }
 
-// getTiers copies the slot's spans out and returns its row, or -1.
-func (l *Lane) getTiers(h *header, s uint32, spans *[indexer.NumTiers][]span) int {
-	rows, _ := l.tierRows(h)
-	for i, w := range rows {
-		if w != 0 && hi(w) == s {
-			for t := indexer.Host; t < indexer.NumTiers; t++ {
-				spans[t] = append([]span(nil), l.tierSpans(ref(w), t)...)
-			}
-			return i
+// getTiers copies the slot's spans to where putTiers takes them from, and returns
+// them and the slot's row, or -1.
+func (l *Lane) getTiers(h *header, s uint32) (spans *[indexer.NumTiers][]span, row int) {
+	row = l.findRow(h.tiers(), s)
+	for t := indexer.Host; t < indexer.NumTiers; t++ {
+		l.tierScratch[t] = l.tierScratch[t][:0]
+		if row >= 0 {
+			l.tierScratch[t] = append(l.tierScratch[t], l.tierSpans(ref(l.tierRows(h)[row]), t)...)
 		}
 	}
-	return -1
+	return &l.tierScratch, row
 }
 
 // putTiers publishes new spans for the slot.
-func (l *Lane) putTiers(h *header, row int, s uint32, spans *[indexer.NumTiers][]span) {
-	rows, list := l.tierRows(h)
+func (l *Lane) putTiers(h *header, row int, s uint32) {
+	spans, list := &l.tierScratch, h.tiers()
+	old := ref(0)
+	if row >= 0 {
+		old = ref(l.rowList(list).rows()[row])
+	}
 	n := uint32(len(spans[indexer.Host]) + len(spans[indexer.Disk]) + len(spans[indexer.External]))
-	var entry uint64
-	if n > 0 {
+	next := list
+	switch {
+	case n > 0:
 		r := l.arena.alloc(tierUnits(n), forTiers)
 		*l.arena.word(r, 0) = uint64(len(spans[indexer.Host])) | uint64(len(spans[indexer.Disk]))<<16 | uint64(len(spans[indexer.External]))<<32
 		for t := indexer.Host; t < indexer.NumTiers; t++ {
 			copy(l.tierSpans(r, t), spans[t])
 		}
-		entry = pack(uint32(r), s)
+		next = l.setRow(list, row, s, uint32(r), forTiers)
+	case row >= 0:
+		next = l.deleteRow(list, row, forTiers)
 	}
-	if row >= 0 {
-		old := ref(lo(rows[row]))
-		store(&rows[row], entry)
+	if next != list {
+		store(&h[hContent], pack(uint32(h.content()), uint32(next)))
+	}
+	if old != 0 {
 		l.retire(old, tierUnits(spanCount(*l.arena.word(old, 0))), forTiers)
-		if entry == 0 {
-			if list[1]--; list[1] == 0 {
-				store(&h[hContent], pack(uint32(h.content()), 0))
-				l.retire(l.arena.refOf(unsafe.Pointer(list)), rowUnits(list.room()), forTiers)
-			}
-		}
-		return
 	}
-	if entry == 0 {
-		return
-	}
-	l.addTierRow(h, rows, list, entry)
 }
 
-// addTierRow enters a slot that has no row. Word 1 of the list counts the rows in use.
-func (l *Lane) addTierRow(h *header, rows []uint64, list *rowList, entry uint64) {
-	if list != nil && list[1] < uint64(len(rows)) {
-		for i := range rows {
-			if rows[i] == 0 {
-				list[1]++
-				store(&rows[i], entry)
-				return
-			}
-		}
-	}
-	n := uint32(len(rows))
-	if list == nil || n == list.room() {
-		room := n + n/2 + 2
-		r := l.arena.alloc(rowUnits(room), forTiers)
-		next := l.rowList(r)
-		*next = rowList{pack(n+1, room), uint64(n + 1)}
-		copy(next.rows(), rows)
-		next.rows()[n] = entry
-		store(&h[hContent], pack(uint32(h.content()), uint32(r)))
-		if list != nil {
-			l.retire(l.arena.refOf(unsafe.Pointer(list)), rowUnits(list.room()), forTiers)
-		}
-		return
-	}
-	list[1]++
-	w := (*uint64)(unsafe.Add(unsafe.Pointer(list), (rowHead+n)*8))
-	store(w, entry)
-	store(&list[0], pack(n+1, list.room()))
-}
-
-// markTiers marks what any slot holds in the lower tiers.
+// markTiers marks what any slot holds in the lower tiers, until all is marked.
 func (l *Lane) markTiers(h *header) {
-	rows, _ := l.tierRows(h)
-	for _, w := range rows {
+	for i, w := range l.tierRows(h) {
 		if w == 0 {
 			continue
 		}
@@ -162,6 +119,9 @@ func (l *Lane) markTiers(h *header) {
 			for _, sp := range l.tierSpans(ref(w), t) {
 				l.mark(sp.from(), sp.to())
 			}
+		}
+		if i%16 == 15 && l.allMarked(h.length()) {
+			return
 		}
 	}
 }

@@ -64,7 +64,9 @@ func (l *Lane) countMarks(h *header, side *sideRecord, top uint32) (tip, covered
 	l.mark(0, top)
 	if list := side.islands(); list != 0 {
 		for _, row := range l.rowList(list).rows() {
-			if v := lo(row); v&manyFlag == 0 {
+			if v := lo(row); row == 0 {
+				continue
+			} else if v&manyFlag == 0 {
 				l.mark(max(top, span(v).from()), span(v).to())
 			} else {
 				for _, sp := range l.spanBlock(v) {
@@ -90,6 +92,17 @@ func (l *Lane) mark(from, to uint32) {
 		l.marks[w] |= (^uint64(0) >> (64 - n)) << b
 		from += n
 	}
+}
+
+// allMarked reports whether every position of a chain is marked.
+func (l *Lane) allMarked(length uint32) bool {
+	for _, w := range l.marks[:length/64] {
+		if w != ^uint64(0) {
+			return false
+		}
+	}
+	rest := length % 64
+	return rest == 0 || l.marks[length/64] == 1<<rest-1
 }
 
 // settleFrom is settle after a slot lost a prefix that ended at cut.
@@ -146,7 +159,7 @@ func (l *Lane) shrinkCover(h *header, b *coverBlock) {
 	if n := b.live(); n > 0 {
 		next = l.arena.alloc(coverUnits(0, n+4), forCoverage)
 		to := (*coverBlock)(l.arena.at(next))
-		*to = coverBlock{pack(n, n+4), 0, pack(n, 0), 0}
+		*to = coverBlock{pack(n, n+4), 0, pack(n, 0), pack(0, n)}
 		i := uint32(0)
 		for _, w := range unsafe.Slice(b.cut(0), b.count()) {
 			if w != 0 {
@@ -154,6 +167,7 @@ func (l *Lane) shrinkCover(h *header, b *coverBlock) {
 				i++
 			}
 		}
+		to[3] = pack(uint32(l.newIndex(unsafe.Slice(to.cut(0), n), n+4, forCoverage)), n)
 	}
 	store(&h[hCoverage], h[hCoverage]&^0xffffffff|uint64(next))
 	l.retireCover(b)

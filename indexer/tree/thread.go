@@ -85,7 +85,7 @@ func (t *thread) run(ready chan<- error) {
 			runtime.Gosched()
 		default:
 			// What readers kept from being freed is freed now.
-			for i := 0; i < 64 && t.lane.limbo.head < len(t.lane.limbo.queue); i++ {
+			for i := 0; i < 64 && t.lane.limbo.pieces > 0; i++ {
 				t.lane.reclaim(reclaimBudget)
 			}
 			t.park()
@@ -140,7 +140,7 @@ func (t *thread) park() {
 // parkTime is how long a lane sleeps at most: while something waits for a reader, it
 // looks after it.
 func parkTime(l *Lane) time.Duration {
-	if l.limbo.head < len(l.limbo.queue) {
+	if l.limbo.pieces > 0 {
 		return time.Millisecond
 	}
 	return time.Second
