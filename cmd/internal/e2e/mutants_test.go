@@ -197,6 +197,26 @@ func lateDrops(frames int) func(indexer.Writer, indexer.Frame) error {
 	}
 }
 
+// neverFalling answers with the best score that a slot ever had for a prompt.
+func neverFalling() func(indexer.Reader, indexer.Query, *indexer.Scores) {
+	type key struct {
+		slot indexer.Slot
+		last uint64
+	}
+	var mu sync.Mutex
+	best := map[key]uint32{}
+	return func(r indexer.Reader, q indexer.Query, out *indexer.Scores) {
+		r.Match(q, out)
+		mu.Lock()
+		defer mu.Unlock()
+		for i, row := range out.Rows {
+			k := key{row.Slot, q.Locals[len(q.Locals)-1]}
+			best[k] = max(best[k], row.Depth)
+			out.Rows[i].Depth = best[k]
+		}
+	}
+}
+
 // heir is an index in which a slot inherits what the slots before it held; with one
 // engine in a group, every life inherits the claims of the earlier ones.
 func heir() func(*node.Config) {
@@ -275,5 +295,34 @@ func slowWrites(slot indexer.Slot, d time.Duration) func(indexer.Writer, indexer
 			time.Sleep(d)
 		}
 		return w.Write(f)
+	}
+}
+
+// lossy is a network that loses every 15th batch and hides the gap.
+func lossy(c *node.Config) {
+	c.WrapNetwork = func(n transport.Network) transport.Network { return lossyNetwork{n} }
+}
+
+type lossyNetwork struct{ transport.Network }
+
+func (n lossyNetwork) NewLoop(name string) (transport.Loop, error) {
+	l, err := n.Network.NewLoop(name)
+	return lossyLoop{l}, err
+}
+
+type lossyLoop struct{ transport.Loop }
+
+func (l lossyLoop) Subscribe(cfg transport.SubscribeConfig, h transport.SubscribeHandler) (transport.Socket, error) {
+	return l.Loop.Subscribe(cfg, &lossyHandler{seamlessHandler{SubscribeHandler: h}, 0})
+}
+
+type lossyHandler struct {
+	seamlessHandler
+	n int
+}
+
+func (h *lossyHandler) OnMessage(frames [][]byte) {
+	if h.n++; h.n%15 != 0 {
+		h.seamlessHandler.OnMessage(frames)
 	}
 }

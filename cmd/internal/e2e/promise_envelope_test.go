@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvcluster/kvcluster/chaos/model"
+	"github.com/kvcluster/kvcluster/cmd/internal/node"
+	"github.com/kvcluster/kvcluster/indexer"
+	"github.com/kvcluster/kvcluster/transport/engine/encode"
+)
+
+var soakTime = flag.Duration("soak", 4*time.Second, "how long promise 2 is watched under traffic")
+
+// Promise 2: at no time does an answer exceed what acknowledged events justify, claim
+// by claim. Engines store, remove, clear, lose batches, restart and are registered anew
+// while queries run; every answer must lie between what its worker held during the
+// whole query and what it held at some moment of it.
+func TestPromise2NeverMore(t *testing.T) {
+	neverMore(t, nil)
+	mustFail(t, "removals are applied late", breakIndex(broken{write: lateDrops(12)}), neverMore)
+	mustFail(t, "a score never falls", breakIndex(broken{match: neverFalling()}), neverMore)
+	mustFail(t, "lost batches are not noticed", lossy, neverMore)
+}
+
+const envelopePrompts = 12 // of 12 blocks each, in four families
+
+// held has, for every prompt, a bit for each block in the device and the host tier.
+type held [envelopePrompts][2]uint64
+
+// history is what one engine held, state by state. Its engine appends a state before
+// it publishes what brings it about.
+type history struct {
+	mu struct {
+		sync.Mutex
+		states []held
+		acked  int // last state that is surely applied
+	}
+}
+
+func (h *history) begin(s held) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.states = append(h.mu.states, s)
+}
+
+// ack says that everything up to state n has been seen to be applied.
+func (h *history) ack(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.acked = n
+}
+
+func (h *history) acked() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.acked
+}
+
+// last returns the number of the newest state.
+func (h *history) last() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.mu.states) - 1
+}
+
+// bounds returns the tier walk (device, then host) of a prompt at least and at most,
+// for a query that began when `from` was the last state surely applied and has ended.
+func (h *history) bounds(from, prompt int) (least, most [2]int, moving bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all, some := [2]uint64{^uint64(0), ^uint64(0)}, [2]uint64{}
+	for _, s := range h.mu.states[from:] {
+		for t := range 2 {
+			all[t] &= s[prompt][t]
+			some[t] |= s[prompt][t]
+		}
+	}
+	return walk(all), walk(some), len(h.mu.states)-from > 1
+}
+
+// walk continues in the host tier where the device tier ends.
+func walk(m [2]uint64) (w [2]int) {
+	w[0] = bits.TrailingZeros64(^m[0])
+	w[1] = w[0] + bits.TrailingZeros64(^(m[1] >> w[0]))
+	return w
+}
+
+type envelope struct {
+	tb      testing.TB
+	url     string
+	prompts [][]uint32
+	engines []*envelopeEngine
+	counts  struct{ batches, restarts, clears, lost, anew, answers, moving, rows atomic.Int64 }
+}
+
+type envelopeEngine struct {
+	*handDriven
+	v   *envelope
+	rng *rand.Rand
+	history
+}
+
+func neverMore(tb testing.TB, edit func(*node.Config)) {
+	const name = "envelope"
+	v := &envelope{tb: tb}
+	v.url = startNode(tb, func(c *node.Config) {
+		c.Ingest.RestartBackoff, c.Ingest.RestartBackoffMax = 5*time.Millisecond, 20*time.Millisecond
+		if edit != nil {
+			edit(c)
+		}
+	})
+	for family := range 4 {
+		for branch := range envelopePrompts / 4 {
+			v.prompts = append(v.prompts, makePrompt(family+1, branch, 12, 5))
+		}
+	}
+	net := newSockets(tb)
+	for i, format := range []encode.Format{encode.VLLMMap, encode.SGLangMap, encode.VLLMArray, encode.SGLangArray} {
+		e := &envelopeEngine{v: v, rng: rand.New(rand.NewPCG(11, uint64(i)))}
+		e.handDriven = newHandDriven(tb, net, v.url, name, 21+i, func(d *handDriven) {
+			d.format, d.told = format, model.New[string](model.Config{})
+		})
+		e.before = func() { e.begin(e.state()) }
+		e.begin(held{})
+		v.engines = append(v.engines, e)
+	}
+	deadline := time.Now().Add(*soakTime)
+	running := func() bool { return time.Now().Before(deadline) && !tb.Failed() }
+	var wg sync.WaitGroup
+	for _, e := range v.engines {
+		wg.Go(func() {
+			for running() {
+				e.burst()
+			}
+		})
+	}
+	for i := range 3 {
+		wg.Go(func() {
+			for rng := rand.New(rand.NewPCG(12, uint64(i))); running(); {
+				v.query(rng.IntN(len(v.prompts)))
+			}
+		})
+	}
+	wg.Wait()
+	if tb.Failed() {
+		return
+	}
+	c := &v.counts
+	tb.Logf("%d batches, %d restarts, %d clears, %d lost batches, %d registered anew; %d answers, %d of them while batches were under way, %d scores of those above 0",
+		c.batches.Load(), c.restarts.Load(), c.clears.Load(), c.lost.Load(), c.anew.Load(), c.answers.Load(), c.moving.Load(), c.rows.Load())
+	for what, n := range map[string]int64{
+		"batches": c.batches.Load() / 20, "restarts": c.restarts.Load(), "clears": c.clears.Load(), "lost batches": c.lost.Load(),
+		"registrations": c.anew.Load(), "answers": c.answers.Load() / 50, "answers under way": c.moving.Load() / 10, "scores under way": c.rows.Load() / 10,
+	} {
+		if n == 0 {
+			tb.Errorf("too few %s: the check saw nothing", what)
+		}
+	}
+}
+
+// state is what the engine has said that it holds.
+func (e *envelopeEngine) state() (s held) {
+	for i, p := range e.v.prompts {
+		for b, tiers := range e.told.Tiers(e.id, localsOf(p)) {
+			s[i][0] |= uint64(tiers>>indexer.Device&1) << b
+			s[i][1] |= uint64(tiers>>indexer.Host&1) << b
+		}
+	}
+	return s
+}
+
+// burst publishes a few batches and waits until they are seen to be applied.
+func (e *envelopeEngine) burst() {
+	c := &e.v.counts
+	for range 1 + e.rng.IntN(6) {
+		switch n := e.rng.IntN(100); {
+		case n < 2:
+			c.restarts.Add(1)
+			if e.rng.IntN(2) == 0 {
+				e.restartInPlace()
+			} else {
+				endpoint, replay := e.die()
+				e.open(endpoint, replay)
+			}
+		case n < 3:
+			c.anew.Add(1)
+			e.registerAnew()
+		case n < 6:
+			c.clears.Add(1)
+			e.clear()
+			e.send()
+		}
+		for range 1 + e.rng.IntN(4) {
+			randomStep(e.rng, e.handDriven, e.v.prompts[e.rng.IntN(len(e.v.prompts))])
+		}
+		c.batches.Add(1)
+		if e.rng.IntN(20) == 0 {
+			c.lost.Add(1)
+			e.withhold()
+		} else {
+			e.send()
+		}
+	}
+	missing := e.mark(e.v.prompts...)
+	e.send()
+	last := e.last()
+	e.v.await(missing)
+	if !e.v.tb.Failed() {
+		e.ack(last)
+	}
+}
+
+// registerAnew takes the worker out; when that returns nothing of it may be credited.
+// Then a new engine comes under the same name.
+func (e *envelopeEngine) registerAnew() {
+	e.restartInPlace()
+	last := e.last()
+	if status, ans := call(e.tb, "POST", e.url+"/unregister", map[string]any{"instance_id": e.id, "model_name": e.model}, nil); status != 200 {
+		e.tb.Errorf("unregister %s: HTTP %d %s", e.id, status, ans)
+		return
+	}
+	e.ack(last)
+	e.register()
+}
+
+// await is like the function of that name, but gives up as soon as the check failed.
+func (v *envelope) await(done func() string) {
+	deadline := time.Now().Add(30 * time.Second)
+	for !v.tb.Failed() {
+		last := done()
+		if last == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			v.tb.Errorf("after 30 s: %s", last)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// query asks for a prompt and judges the answer.
+func (v *envelope) query(i int) {
+	from := make([]int, len(v.engines))
+	for k, e := range v.engines {
+		from[k] = e.acked()
+	}
+	ans := ask(v.tb, v.url, v.engines[0].model, v.prompts[i])
+	v.counts.answers.Add(1)
+	anyMoving := false
+	for k, e := range v.engines {
+		least, most, moving := e.bounds(from[k], i)
+		got := [2]int{ans.Scores[e.id]["0"] / blockTokens, ans.Instances[e.id].CPU / blockTokens}
+		for t, tier := range []string{"device", "host"} {
+			if got[t] < least[t] || got[t] > most[t] {
+				v.tb.Error(fmt.Sprintf("prompt %d, engine %s: %s score is %d blocks, justified are %d to %d by its states %d to %d; stream: %+v", i, e.id, tier, got[t], least[t], most[t], from[k], e.last(), listenerOf(v.tb, v.url, e.id)))
+			}
+		}
+		if moving {
+			anyMoving = true
+			if got[0] > 0 {
+				v.counts.rows.Add(1)
+			}
+		}
+	}
+	if anyMoving {
+		v.counts.moving.Add(1)
+	}
+}
