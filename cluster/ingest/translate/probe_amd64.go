@@ -8,10 +8,10 @@ import "golang.org/x/sys/cpu"
 // builds use the portable one.
 
 //go:noescape
-func probeAVX512(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk)
+func probeAVX512(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk) (open int)
 
 //go:noescape
-func probeAVX2(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk)
+func probeAVX2(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk) (open int)
 
 //go:noescape
 func scanAVX512(bucket *[bucketWords]uint32, tag, tagMask uint32) uint32
@@ -38,16 +38,14 @@ func bestKernel() kernel {
 	return kernelGo
 }
 
-func (m *blockMap) probeBatch(keys []uint64, out []probe) {
+func (m *blockMap) probeBatch(keys []uint64, out []probe) (open int) {
 	if m.scratch.kernel == kernelGo || len(m.chunks) == 0 {
-		m.probeGo(keys, out)
-		return
+		return m.probeGo(keys, out)
 	}
 	if m.scratch.kernel == kernelAVX512 {
-		probeAVX512(&keys[0], &out[0], len(keys), &m.table[0], m.buckets, m.tagMask, &m.chunks[0])
-	} else {
-		probeAVX2(&keys[0], &out[0], len(keys), &m.table[0], m.buckets, m.tagMask, &m.chunks[0])
+		return probeAVX512(&keys[0], &out[0], len(keys), &m.table[0], m.buckets, m.tagMask, &m.chunks[0])
 	}
+	return probeAVX2(&keys[0], &out[0], len(keys), &m.table[0], m.buckets, m.tagMask, &m.chunks[0])
 }
 
 // scan compares one bucket; the result is as probe.found.

@@ -7,7 +7,7 @@
 // candidate. 24 keeps more misses in flight than a core has line fill buffers.
 //
 // R8 keys, R9 out, R10 n, R11 table, R12 buckets, R13 chunks, DI i+distance,
-// SI i, R15 multiplier, R14 is g and not touched.
+// SI i, R15 multiplier, R14 (g, which the caller restores) open keys.
 
 #define STAGE_A \
 	MOVQ (R8)(DI*8), AX; \
@@ -56,8 +56,8 @@
 	PREFETCHT0 (BX)(DX*8); \
 	PREFETCHT0 32(BX)(DX*8)
 
-// func probeAVX512(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk)
-TEXT ·probeAVX512(SB), NOSPLIT, $0-56
+// func probeAVX512(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk) (open int)
+TEXT ·probeAVX512(SB), NOSPLIT, $0-64
 	MOVQ keys+0(FP), R8
 	MOVQ out+8(FP), R9
 	MOVQ n+16(FP), R10
@@ -70,6 +70,7 @@ TEXT ·probeAVX512(SB), NOSPLIT, $0-56
 	VPBROADCASTD X2, Z2
 	XORQ DI, DI
 	XORQ SI, SI
+	XORQ R14, R14
 
 lead:
 	CMPQ DI, R10
@@ -99,28 +100,50 @@ compare:
 	KMOVW K2, CX
 	STAGE_B_TAIL(none)
 
+	INCQ R14
+
 next:
 	INCQ SI
 	JMP  body
 
 none:
 	// A hash that is not in its home bucket may be in the next one, or go there if
-	// this one is full. CX is found: nothing went past, free slots.
-	TESTL $0x7fff0000, CX
-	JZ    second
+	// this one is full. CX is found, DX the byte offset in out, BX that of the bucket.
 	TESTL CX, CX
-	JS    next
-
-second:
+	JNS   past
+	TESTL $0x7fff0000, CX
+	JNZ   next
 	PREFETCHT0 64(R11)(BX*1)
 	JMP   next
 
+past:
+	// Something went past: only a tag in the filter can have.
+	MOVL 4(R9)(DX*1), AX
+	SHRL $16, AX
+	LEAL (AX)(AX*2), AX
+	SHRL $13, AX
+	ADDL $8, AX
+	BTL  AX, 60(R11)(BX*1)
+	JCS  second
+	ORL  $0x80000000, CX
+	MOVL CX, 8(R9)(DX*1)
+	TESTL $0x7fff0000, CX
+	JNZ  next
+	PREFETCHT0 64(R11)(BX*1)
+	JMP  next
+
+second:
+	PREFETCHT0 64(R11)(BX*1)
+	INCQ R14
+	JMP  next
+
 out:
 	VZEROUPPER
+	MOVQ R14, open+56(FP)
 	RET
 
-// func probeAVX2(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk)
-TEXT ·probeAVX2(SB), NOSPLIT, $0-56
+// func probeAVX2(keys *uint64, out *probe, n int, table *uint32, buckets uint64, tagMask uint32, chunks **chunk) (open int)
+TEXT ·probeAVX2(SB), NOSPLIT, $0-64
 	MOVQ keys+0(FP), R8
 	MOVQ out+8(FP), R9
 	MOVQ n+16(FP), R10
@@ -134,6 +157,7 @@ TEXT ·probeAVX2(SB), NOSPLIT, $0-56
 	VPXOR Y3, Y3, Y3
 	XORQ DI, DI
 	XORQ SI, SI
+	XORQ R14, R14
 
 lead:
 	CMPQ DI, R10
@@ -176,24 +200,46 @@ compare:
 	ORL  DX, CX
 	STAGE_B_TAIL(none)
 
+	INCQ R14
+
 next:
 	INCQ SI
 	JMP  body
 
 none:
 	// A hash that is not in its home bucket may be in the next one, or go there if
-	// this one is full. CX is found: nothing went past, free slots.
-	TESTL $0x7fff0000, CX
-	JZ    second
+	// this one is full. CX is found, DX the byte offset in out, BX that of the bucket.
 	TESTL CX, CX
-	JS    next
-
-second:
+	JNS   past
+	TESTL $0x7fff0000, CX
+	JNZ   next
 	PREFETCHT0 64(R11)(BX*1)
 	JMP   next
 
+past:
+	// Something went past: only a tag in the filter can have.
+	MOVL 4(R9)(DX*1), AX
+	SHRL $16, AX
+	LEAL (AX)(AX*2), AX
+	SHRL $13, AX
+	ADDL $8, AX
+	BTL  AX, 60(R11)(BX*1)
+	JCS  second
+	ORL  $0x80000000, CX
+	MOVL CX, 8(R9)(DX*1)
+	TESTL $0x7fff0000, CX
+	JNZ  next
+	PREFETCHT0 64(R11)(BX*1)
+	JMP  next
+
+second:
+	PREFETCHT0 64(R11)(BX*1)
+	INCQ R14
+	JMP  next
+
 out:
 	VZEROUPPER
+	MOVQ R14, open+56(FP)
 	RET
 
 // func scanAVX512(bucket *[bucketWords]uint32, tag, tagMask uint32) uint32

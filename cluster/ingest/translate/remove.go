@@ -44,7 +44,10 @@ func (t *Translator) remove(tier indexer.Tier, engines []uint64, out *Outcome) {
 	var cur, have, dead uint32 // unit in hand; its positions held in the tier, and to be dropped
 	for i, h := range engines {
 		p := &probes[i]
-		id := m.resolve(h, p)
+		id := p.id
+		if id == 0 || m.key(id) != h {
+			id = m.resolve(h, p)
+		}
 		if id == 0 {
 			t.removeUnmapped(h, tier, out)
 			continue
@@ -65,8 +68,15 @@ func (t *Translator) remove(tier indexer.Tier, engines []uint64, out *Outcome) {
 		}
 		dead |= bit
 		out.Dropped++
-		if m.lower == nil || t.blocks.tiers(id) == tier.Mask() {
-			m.eraseProbed(h, id, p)
+		if m.lower != nil && m.tiers(id) != tier.Mask() {
+			continue
+		}
+		if p.found&probeMatch != 0 && p.id == id {
+			m.table[p.home*bucketWords+uint32(bits.TrailingZeros32(p.found))] = 0
+			m.count--
+			m.removed++
+		} else {
+			m.erase(h)
 		}
 	}
 	t.dropUnit(cur, dead, tier)

@@ -103,9 +103,13 @@ func (t *Translator) lookupAll(s *Store) (parent uint32, ids []uint32, probes []
 	keys = append(keys, s.Engines...)
 	sc.keys = keys
 	probes = sc.probes(len(keys))
-	t.blocks.probe(keys, probes)
+	open := t.blocks.probe(keys, probes)
 	if s.HasParent {
-		parent = t.blocks.resolve(s.Parent, &probes[0])
+		p := &probes[0]
+		if p.found&probeMatch != 0 || p.found&probeEnds == 0 {
+			parent = t.blocks.resolve(s.Parent, p)
+			open--
+		}
 		probes = probes[1:]
 	}
 	if cap(sc.ids) < len(s.Engines) {
@@ -113,14 +117,13 @@ func (t *Translator) lookupAll(s *Store) (parent uint32, ids []uint32, probes []
 	}
 	ids = sc.ids[:len(s.Engines)]
 	probes = probes[:len(ids)]
-	for i := range ids {
-		p := &probes[i]
-		if p.found&probeMatch == 0 && p.found&probeEnds != 0 {
-			ids[i] = 0
-			continue
-		}
-		if ids[i] = t.blocks.resolve(s.Engines[i], p); ids[i] != 0 {
-			mapped++
+	clear(ids)
+	for i := 0; open > 0; i++ {
+		if p := &probes[i]; p.found&probeMatch != 0 || p.found&probeEnds == 0 {
+			open--
+			if ids[i] = t.blocks.resolve(s.Engines[i], p); ids[i] != 0 {
+				mapped++
+			}
 		}
 	}
 	return parent, ids, probes, mapped
@@ -333,6 +336,7 @@ func (t *Translator) mapRun(at place, run uint32, rec *runRecord, start int, tie
 	tag := t.tagAt(at)
 	keep := t.pool.len() > 0
 	probes = probes[:len(engines)]
+	table := m.table
 	for i := 0; i < len(engines); {
 		pos := start + i
 		off := uint32(pos & 3)
@@ -349,7 +353,11 @@ func (t *Translator) mapRun(at place, run uint32, rec *runRecord, start int, tie
 			slot := off + uint32(j)
 			unit[1+slot] = h
 			tag = mixTag(tag, h)
-			if !m.add(h, u<<2|slot, &probes[i+j]) {
+			p := &probes[i+j]
+			if e := p.slot(); table[e] == 0 && e%bucketWords < bucketSlots {
+				table[e] = p.tag | u<<2 | slot
+				m.count++
+			} else if !m.addSearched(h, u<<2|slot, p) {
 				t.unmapRun(rec, run, start, u, engines[:i+j])
 				return 0, false
 			}

@@ -128,7 +128,7 @@ func (m *blockMap) search(k, home uint64, tag uint32) (id uint32, b uint64, slot
 func (m *blockMap) resolve(k uint64, p *probe) uint32 {
 	home := uint64(p.home)
 	if p.found&probeMatch == 0 {
-		if p.found&probeEnds != 0 || m.bucket(home)[bucketSlots]&pastBit(p.tag) == 0 {
+		if p.found&probeEnds != 0 {
 			return 0
 		}
 		if home++; home == m.buckets {
@@ -141,19 +141,10 @@ func (m *blockMap) resolve(k uint64, p *probe) uint32 {
 	return id
 }
 
-// add enters a hash that is not mapped. The probe was made with the table as it is
-// now but for entries added since. It returns false if the hash has been added
-// since the probe.
-func (m *blockMap) add(k uint64, id uint32, p *probe) bool {
-	if m.addProbed(id, p) {
-		return true
-	}
-	return m.addSearched(k, id, p)
-}
-
-// addSearched is add where the slot of the probe is taken. Another hash of this
-// event took it, or this hash itself did: two equal hashes are given the same free
-// slot by the same probe, so the second one always comes here.
+// addSearched enters a hash that was not mapped when it was probed, and that found
+// its slot taken. It returns false if the hash has been entered since. Another hash
+// of the event took the slot, or this hash itself did: two equal hashes are given
+// the same slot by equal probes, so the second one always comes here.
 func (m *blockMap) addSearched(k uint64, id uint32, p *probe) bool {
 	b := uint64(p.home)
 	if p.found&(probeMatch<<probeFreeShift) == 0 && p.found&probeMatch == 0 {
@@ -179,26 +170,17 @@ func (m *blockMap) addSearched(k uint64, id uint32, p *probe) bool {
 	}
 }
 
-// addProbed enters a hash if the slot that its probe gives it is still free. Which
-// of the free slots depends on the tag, so that hashes of one event that share a
-// home rarely want the same.
-func (m *blockMap) addProbed(id uint32, p *probe) bool {
+// slot returns where in the table a hash goes by its probe, or a position that is
+// no slot if its home is full. Which of the free slots depends on the tag, so that
+// hashes of one event that share a home rarely want the same.
+func (p *probe) slot() uint32 {
 	free := p.found >> probeFreeShift & probeMatch
-	if free == 0 {
-		return false
-	}
 	from := p.tag >> 28
 	slot := from + uint32(bits.TrailingZeros32((free|free<<bucketSlots)>>from))
 	if slot >= bucketSlots {
 		slot -= bucketSlots
 	}
-	e := &m.table[p.home*bucketWords+slot]
-	if *e != 0 {
-		return false
-	}
-	*e = p.tag | id
-	m.count++
-	return true
+	return p.home*bucketWords + min(slot, bucketSlots)
 }
 
 // place puts an entry into the first bucket from its home on that has room.
@@ -243,18 +225,6 @@ func (m *blockMap) eraseAt(home, b uint64, slot int) {
 	}
 	m.count--
 	m.removed++
-}
-
-// eraseProbed removes the entry of block id, found by probe p.
-func (m *blockMap) eraseProbed(k uint64, id uint32, p *probe) {
-	if p.found&probeMatch != 0 && p.id == id {
-		m.table[p.home*bucketWords+uint32(bits.TrailingZeros32(p.found))] = 0
-		m.count--
-		m.removed++
-		return
-	}
-	_, b, slot := m.search(k, uint64(p.home), p.tag)
-	m.eraseAt(uint64(p.home), b, slot)
 }
 
 // Table sizes, as loads (entries per slot): a table doubles while the slot fills;
@@ -373,7 +343,11 @@ func (m *blockMap) retable(buckets uint64, idBits int) {
 		probes := s.probes(len(keys))
 		m.probe(keys, probes)
 		for i := range keys {
-			if p := &probes[i]; !m.addProbed(ids[i], p) {
+			p := &probes[i]
+			if e := p.slot(); m.table[e] == 0 && e%bucketWords < bucketSlots {
+				m.table[e] = p.tag | ids[i]
+				m.count++
+			} else {
 				m.place(uint64(p.home), p.tag|ids[i])
 			}
 		}
