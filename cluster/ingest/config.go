@@ -63,8 +63,7 @@ type Config struct {
 	// (default 10 s).
 	RetryMin, RetryMax, LogTimeout time.Duration
 
-	SilentAfter time.Duration // a source without a message for so long is called out; default 60 s
-	Tick        time.Duration // resolution of all time-outs; default 100 ms
+	Tick time.Duration // resolution of all time-outs; default 100 ms
 
 	// Limits of each translator; 0 = its defaults.
 	MaxOrphanBlocks, MaxTainted, MaxBlocks int
@@ -95,7 +94,6 @@ func (c *Config) applyDefaults() {
 	orDefault(&c.RetryMin, 500*time.Millisecond)
 	orDefault(&c.RetryMax, 30*time.Second)
 	orDefault(&c.LogTimeout, 10*time.Second)
-	orDefault(&c.SilentAfter, 60*time.Second)
 	orDefault(&c.Tick, 100*time.Millisecond)
 	if c.Tenure == nil {
 		c.Tenure = func(s catalog.Source) uint64 { return s.ID }
@@ -122,7 +120,6 @@ func (c Config) Validate() error {
 	positive("RestartBackoff", int64(c.RestartBackoff))
 	positive("RetryMin", int64(c.RetryMin))
 	positive("LogTimeout", int64(c.LogTimeout))
-	positive("SilentAfter", int64(c.SilentAfter))
 	positive("Tick", int64(c.Tick))
 	atLeast := func(name string, v time.Duration, of string, min time.Duration) {
 		if v < min {

@@ -111,8 +111,7 @@ func TestBlockSizeMismatch(t *testing.T) {
 		r := w.source("w1").Ranks[0]
 		equal(t, "blocks", r.Counters.WrongSizeBlocks, 6)
 		equal(t, "events", r.Counters.Events[engine.Stored][WrongBlockSize], 2)
-		equal(t, "warnings", len(r.Warnings), 1)
-		equal(t, "warning", r.Warnings[0], "block size mismatch: events have 2, the group has 4; nothing is indexed")
+		equal(t, "size seen", r.WrongBlockSize, 2)
 		// llm-d-router#2889: one large host block is not four small hits.
 		e.publish(batch(store("", "ab"), on("CPU", resized(16, store("", "abcd")))))
 		w.want("ab", 2)

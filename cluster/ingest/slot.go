@@ -325,21 +325,13 @@ func (sl *slot) snapshot(now time.Time) RankStatus {
 	return st
 }
 
+// warnings are remarks that follow from nothing else in the snapshot: silence, sizes,
+// refusal and degradation are judged by whoever shows it.
 func (sl *slot) warnings(now time.Time, st *RankStatus) (w []string) {
 	s := sl.src
 	warn := func(format string, args ...any) { w = append(w, fmt.Sprintf(format, args...)) }
-	silent := s.loop.cfg.SilentAfter
-	if sl.lastBatch.IsZero() && now.Sub(s.opened) > silent && st.State != Paused {
-		warn("no batch since %v: are KV events enabled and is the endpoint right?", now.Sub(s.opened).Round(time.Second))
-	}
 	if !s.connected && !s.lastConn.IsZero() && st.State == Pending {
 		warn("connection lost; last batch %v ago", now.Sub(sl.lastBatch).Round(time.Second))
-	}
-	if sl.n.WrongSizeBlocks > 0 && sl.n.Stored == 0 {
-		warn("block size mismatch: events have %d, the group has %d; nothing is indexed", sl.badSize, s.spec.Group.BlockSize)
-	}
-	if st.Translator.Refused {
-		warn("refused: the engine's block hashes do not name prefixes")
 	}
 	if st.Discovered {
 		warn("rank is not registered")
@@ -348,9 +340,6 @@ func (sl *slot) warnings(now time.Time, st *RankStatus) (w []string) {
 		if st.short && st.feeds(sl) {
 			warn("began at batch %d: the replay failed, older blocks are unknown; it is asked again", st.base)
 		}
-	}
-	if sl.degraded != "" {
-		warn("degraded: %s", sl.degraded)
 	}
 	return w
 }

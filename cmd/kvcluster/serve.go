@@ -100,7 +100,7 @@ func (c *serveCmd) config() (node.Config, error) {
 	cfg.Router.SilentAfter, cfg.Router.NoStreamMetrics = c.SilentAfter, !c.StreamStats
 	cfg.Ingest = ingest.Config{
 		Loops: c.Loops, HighWater: c.HighWater, MaxMessage: c.MaxMessage, ProbeAfter: c.ProbeAfter,
-		ReplayTimeout: c.ReplayTimeout, SilentAfter: c.SilentAfter,
+		ReplayTimeout: c.ReplayTimeout,
 	}
 	if cfg.Ingest.Loops == 0 {
 		cfg.Ingest.Loops = max(1, runtime.GOMAXPROCS(0)/4)
