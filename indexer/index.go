@@ -3,6 +3,7 @@ package indexer
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Errors of the index.
@@ -176,7 +177,16 @@ type Stats struct {
 	Bytes    map[string]uint64 // live bytes by purpose
 	Reserved uint64            // bytes taken from the operating system
 	Limbo    uint64            // bytes waiting for readers before they can be reused
-	Shed     uint64            // blocks that should be dropped to get below the memory limit (rule N8)
+	// OldestPin is for how long some reader has been in one query, as far as calls of
+	// Stats have seen; a stalled reader shows here and in Limbo.
+	OldestPin time.Duration
+	// Revoked counts queries that had to start again because their reader stalled
+	// while memory ran short.
+	Revoked uint64
+	// WantShed is the number of blocks that the slots' owners should drop to come
+	// below the configured memory limit (rule N8); the index itself drops nothing.
+	WantShed uint64
+	Shed     uint64 // blocks that should be dropped to get below the memory limit (rule N8)
 	Lanes    []LaneStats
 }
 
@@ -186,4 +196,7 @@ type LaneStats struct {
 	BusyShare float64 // share of wall time spent applying since the last Stats call, 0..1
 	Frames    uint64
 	Stalled   uint64 // times a writer had to wait for room
+	// ApplyP50 and ApplyP99 are the time that single frames took, sampled since the
+	// lane began.
+	ApplyP50, ApplyP99 time.Duration
 }

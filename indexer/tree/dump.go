@@ -123,7 +123,7 @@ func (l *Lane) Stats() indexer.Stats {
 		Held: l.held, Distinct: l.distinct, Stored: l.stored, Chains: l.chains, Slots: l.copies,
 		Frames: l.frames, Faults: l.faults,
 		Bytes:    make(map[string]uint64, numPurposes),
-		Reserved: l.arena.reserved(), Limbo: l.limbo.bytes,
+		Reserved: l.arena.reserved(), Limbo: l.limbo.bytes, Revoked: l.revoked,
 	}
 	if l.arena.base == nil {
 		s.Reserved = 0

@@ -1,11 +1,9 @@
-// Package tree is the index: lanes, chains, coverage, lock-free readers.
 package tree
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync"
 	"time"
 
@@ -200,8 +198,4 @@ func (x *Index) Dump(ctx context.Context, g indexer.GroupID, p indexer.Partition
 		}
 	}
 	return nil
-}
-
-func (a *applyTimes) add(d time.Duration) {
-	a.buckets[min(bits.Len64(uint64(max(d, 0))), len(a.buckets)-1)].Add(1)
 }

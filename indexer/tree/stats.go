@@ -20,6 +20,7 @@ func (x *Index) Stats() indexer.Stats {
 		}
 		addStats(&total, &s)
 		ls := indexer.LaneStats{Frames: s.Frames + s.Faults}
+		ls.ApplyP50, ls.ApplyP99 = t.took.quantile(0.50), t.took.quantile(0.99)
 		for _, r := range *t.rings.Load() {
 			applied := r.applied.Load()
 			ls.Queued += r.written.Load() - applied
@@ -28,7 +29,22 @@ func (x *Index) Stats() indexer.Stats {
 		total.Lanes = append(total.Lanes, ls)
 	}
 	x.busyShares(total.Lanes)
+	total.OldestPin = x.pins.age(time.Now())
+	total.WantShed = wantShed(x.cfg.MemoryLimit, &total)
 	return total
+}
+
+// wantShed turns the bytes above the limit into blocks, at what a block takes now. What
+// readers keep in limbo comes back by itself.
+func wantShed(limit uint64, s *indexer.Stats) uint64 {
+	held := uint64(0)
+	for _, n := range s.Held {
+		held += n
+	}
+	if used := s.Reserved - min(s.Reserved, s.Limbo); limit > 0 && used > limit && held > 0 {
+		return max(1, uint64(float64(held)*float64(used-limit)/float64(used)))
+	}
+	return 0
 }
 
 func addStats(total, s *indexer.Stats) {
@@ -43,6 +59,7 @@ func addStats(total, s *indexer.Stats) {
 	total.Faults += s.Faults
 	total.Reserved += s.Reserved
 	total.Limbo += s.Limbo
+	total.Revoked += s.Revoked
 	for p, n := range s.Bytes {
 		total.Bytes[p] += n
 	}

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/kvcluster/kvcluster/indexer"
 )
 
 // thread runs one lane: the only goroutine that applies its frames. It takes frames
@@ -206,16 +204,4 @@ func (t *thread) removeRings() {
 		}
 		t.rings.Store(&next)
 	})
-}
-
-// sampleFrames is how many frames pass between two whose time is taken.
-const sampleFrames = 64
-
-// applyTimes are the times that single frames took, in powers of two of ns.
-type applyTimes struct{ buckets [40]atomic.Uint64 }
-
-func (a *applyTimes) measure(l *Lane, f indexer.Frame) {
-	from := time.Now()
-	l.Apply(f)
-	a.add(time.Since(from))
 }
