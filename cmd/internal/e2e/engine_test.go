@@ -132,9 +132,14 @@ func (e *handDriven) register() {
 	if status, ans := call(e.tb, "POST", e.url+"/register", body, nil); status != 201 {
 		e.tb.Fatalf("register %s: HTTP %d %s", e.id, status, ans)
 	}
+	e.awaitStatus("active")
+}
+
+func (e *handDriven) awaitStatus(want string) {
+	e.tb.Helper()
 	await(e.tb, 20*time.Second, func() string {
-		if l := listenerOf(e.tb, e.url, e.id); l.Status != "active" {
-			return fmt.Sprintf("stream of %s is %s (%s)", e.id, l.Status, l.LastError)
+		if l := listenerOf(e.tb, e.url, e.id); l.Status != want {
+			return fmt.Sprintf("stream of %s is %s, want %s (%s)", e.id, l.Status, want, l.LastError)
 		}
 		return ""
 	})
