@@ -49,6 +49,16 @@ func (p *orphanPool) init(limit int) {
 
 func (p *orphanPool) len() int { return len(p.blocks) }
 
+// bytes is an estimate: map entries with their slack, and the content.
+func (p *orphanPool) bytes() uint64 {
+	n := uint64(len(p.blocks))*(56+24) + uint64(cap(p.order))*16
+	for i := range p.groups {
+		c := &p.groups[i].content
+		n += 128 + uint64(len(c.Tokens))*4 + uint64(len(c.Locals))*8
+	}
+	return n
+}
+
 func (p *orphanPool) has(h uint64) bool {
 	_, ok := p.blocks[h]
 	return ok

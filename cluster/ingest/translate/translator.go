@@ -3,6 +3,7 @@ package translate
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"github.com/kvcluster/kvcluster/indexer"
 )
@@ -127,7 +128,7 @@ func (t *Translator) Stats() Stats {
 	s.Orphans = uint64(t.pool.len())
 	s.Tainted = uint64(len(t.taint))
 	s.Refused = t.refused
-	s.Bytes = t.blocks.bytes() + t.runs.bytes() + t.parts.bytes()
+	s.Bytes = uint64(unsafe.Sizeof(*t)) + t.blocks.bytes() + t.runs.bytes() + t.parts.bytes() + t.pool.bytes() + 16*uint64(len(t.taint)+len(t.copies.extra))
 	return s
 }
 

@@ -100,7 +100,7 @@ type Stats struct {
 	Orphans                                                          uint64                   // gauge: blocks in the pool
 	Tainted                                                          uint64                   // gauge: tainted hashes
 	Refused                                                          bool
-	Bytes                                                            uint64 // gauge: memory of the map, units and runs
+	Bytes                                                            uint64 // gauge: memory of the translator without Scratch; pool and sets estimated
 }
 
 // Interface is what a source needs of a translator. *Translator keeps it. All
