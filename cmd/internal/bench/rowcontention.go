@@ -1,10 +1,10 @@
 package bench
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"github.com/kvcluster/kvcluster/chaos/oplist"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -21,13 +21,20 @@ func contentionRow() Row {
 			{Key: "idle.p99", Title: "idle p99", Unit: "ns"},
 			{Key: "busy.p50", Title: "overloaded p50", Unit: "ns"},
 			{Key: "busy.p99", Title: "overloaded p99", Unit: "ns"},
-			{Key: "overlap", Title: "share of the overloaded time in which the lane had a core", Unit: ""},
+			{Key: "overlap", Title: "queries asked while the lane really had a core", Unit: ""},
 		},
 	}
 }
 
-// contentionWindows is into how many pieces the second half of the op list is cut.
-const contentionWindows = 16
+const (
+	// contentionWindows is into how many pieces the second half of the op list is cut.
+	contentionWindows = 16
+	// contentionBatch is how many queries are asked between two looks at whether the
+	// lane is at work: some 20 us, several frames.
+	contentionBatch = 64
+	// contentionEnough is how many samples a p99 needs at least.
+	contentionEnough = 5000
+)
 
 // runContention cuts the second half of the op list into windows. In each, a second
 // thread applies the frames of the window as fast as it can while queries are asked;
@@ -55,6 +62,7 @@ func runContention(b *bencher) error {
 	b.inputs("op list from op %d on in %d windows; its queries in random order; lane and reader on a core each where there are two", half, contentionWindows)
 	asker := &asker{queries: shuffledQueries(tape)}
 	var idle, busy []uint32
+	asked := 0 // while there were frames to apply
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // pinned: ends with the goroutine
@@ -68,7 +76,14 @@ func runContention(b *bencher) error {
 				feeder.start(marks[half+(w+1)*half/contentionWindows-1])
 				before := len(busy)
 				for !feeder.idle.Load() {
-					busy = asker.ask(busy, 1)
+					// While the lane waits for its core, the tree is idle: these
+					// samples are not kept.
+					at, kept := feeder.applied.Load(), len(busy)
+					busy = asker.ask(busy, contentionBatch)
+					asked += contentionBatch
+					if feeder.applied.Load() == at {
+						busy = busy[:kept]
+					}
 				}
 				n = len(busy) - before
 				idle = asker.ask(idle, (n+1)/2)
@@ -80,10 +95,14 @@ func runContention(b *bencher) error {
 		})
 	}()
 	err = <-done
-	b.set("overlap", feeder.stop())
+	feeder.stop()
 	if err != nil {
 		return err
 	}
+	if len(busy) < contentionEnough && !b.job.Quick {
+		b.result.Invalid = fmt.Sprintf("the lane was at work during %d queries only", len(busy))
+	}
+	b.set("overlap", float64(len(busy))/float64(max(asked, 1)))
 	b.latencies("idle", idle)
 	b.latencies("busy", busy)
 	f := b.result.Figures
@@ -128,14 +147,15 @@ func (a *asker) ask(samples []uint32, n int) []uint32 {
 
 // feeder is a thread that applies the frames of a log, up to where it is told.
 type feeder struct {
-	idle  atomic.Bool
-	to    chan int
-	share chan float64
+	idle    atomic.Bool
+	applied atomic.Uint64 // frames
+	to      chan int
+	ended   chan struct{}
 }
 
 // newFeeder starts the thread; the next frame is number at.
 func newFeeder(lane *tree.Lane, log *frameLog, at int) *feeder {
-	f := &feeder{to: make(chan int), share: make(chan float64, 1)}
+	f := &feeder{to: make(chan int), ended: make(chan struct{})}
 	f.idle.Store(true)
 	go f.run(lane, log, at)
 	return f
@@ -147,24 +167,21 @@ func (f *feeder) start(to int) {
 	f.to <- to
 }
 
-// stop ends the thread and returns which share of its busy time it had a core.
-func (f *feeder) stop() float64 {
+// stop ends the thread.
+func (f *feeder) stop() {
 	close(f.to)
-	return <-f.share
+	<-f.ended
 }
 
 func (f *feeder) run(lane *tree.Lane, log *frameLog, at int) {
-	runtime.LockOSThread() // ends with the goroutine
+	defer close(f.ended)
+	runtime.LockOSThread() // pinned: ends with the goroutine
 	pinThread(0)
-	var wall, cpu time.Duration
 	for to := range f.to {
-		w, c := time.Now(), threadCPU()
 		for ; at < to; at++ {
 			lane.Apply(log.frame(at))
+			f.applied.Store(uint64(at))
 		}
-		wall += time.Since(w)
-		cpu += threadCPU() - c
 		f.idle.Store(true)
 	}
-	f.share <- float64(cpu) / float64(max(wall, 1))
 }

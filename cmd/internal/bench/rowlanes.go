@@ -26,7 +26,7 @@ func lanesRow() Row {
 // runLanes feeds the recorded frames of a list in which nearly every session has a
 // first block of its own through one writer into an index of one lane, and of two.
 func runLanes(b *bencher) error {
-	cfg := trace.DefaultGenerate(b.choose(4000, 400))
+	cfg := trace.DefaultGenerate(b.choose(12_000, 400))
 	cfg.Common, cfg.SystemPrompts, cfg.SystemSkew = 0, 2000, 0
 	t, err := trace.Generate(cfg)
 	if err != nil {

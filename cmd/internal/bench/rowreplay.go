@@ -2,6 +2,8 @@ package bench
 
 import (
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 )
@@ -77,6 +79,8 @@ func runReplay(b *bencher) error {
 	if err != nil {
 		return err
 	}
+	runtime.GC()
+	debug.FreeOSMemory()
 	if err := b.profiled(func() error { return p.run(b.ctx) }); err != nil {
 		return err
 	}
