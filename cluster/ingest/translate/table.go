@@ -267,39 +267,33 @@ func (m *blockMap) double(idBits int) {
 	m.table = m.mem.words(int(2*n) * bucketWords)
 	m.buckets, m.tagMask, m.count = 2*n, ^uint32(0)<<idBits, 0
 	past := old[(n-1)*bucketWords+bucketSlots] & pastMask
+	count := 0
 	for b := range n {
 		from := (*[bucketWords]uint32)(old[b*bucketWords:])
-		low := m.bucket(2 * b)
-		high := m.bucket(2*b + 1)
-		var lows, highs uint32
+		pair := (*[2 * bucketWords]uint32)(m.table[2*b*bucketWords:])
+		// Bits are random, so nothing branches on them: a free slot writes a zero that
+		// the next entry overwrites.
+		var next [2]uint32
 		for _, e := range from[:bucketSlots] {
-			if e == 0 {
+			id := e &^ oldMask
+			moved := e&oldMask<<1 | id
+			top := e >> 31
+			at := top*bucketWords + next[top]&(bucketWords-1)
+			if past != 0 || pair[at] != 0 {
+				if e != 0 {
+					home, _ := homes.hash(m.key(id))
+					m.place(2*home+uint64(top), moved)
+				}
 				continue
 			}
-			home, top := b, e>>31
-			id := e &^ oldMask
-			if past != 0 {
-				home, _ = homes.hash(m.key(id))
-			}
-			e = e&oldMask<<1 | id
-			if home == b {
-				if top == 0 && low[lows] == 0 {
-					low[lows] = e
-					lows++
-					m.count++
-					continue
-				}
-				if top != 0 && high[highs] == 0 {
-					high[highs] = e
-					highs++
-					m.count++
-					continue
-				}
-			}
-			m.place(2*home+uint64(top), e)
+			pair[at] = moved
+			used := (e | -e) >> 31
+			next[top] += used
+			count += int(used)
 		}
 		past = from[bucketSlots] & pastMask
 	}
+	m.count += count
 	m.mem.freeWords(old)
 }
 
