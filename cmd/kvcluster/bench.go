@@ -26,7 +26,7 @@ type benchOplistCmd struct {
 	Cap        int    `help:"Blocks in the cache of one worker." default:"8192"`
 	Repeat     int    `help:"Repetitions, each a process of its own." default:"5" short:"n"`
 	NoBaseline bool   `help:"Leave the baseline arm out." name:"no-baseline"`
-	CPUProfile string `help:"Write a CPU profile of the first repetition (go tool pprof)." name:"cpuprofile" type:"path" placeholder:"FILE"`
+	CPUProfile string `help:"Write a CPU profile of further passes, which do not count (go tool pprof)." name:"cpuprofile" type:"path" placeholder:"FILE"`
 	JSON       bool   `help:"Print all runs as JSON." name:"json"`
 }
 

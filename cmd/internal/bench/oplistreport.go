@@ -47,7 +47,7 @@ type OplistConfig struct {
 	Requests   int    // of a generated trace; 0 = as many as the public one has
 	Repeat     int    // processes for each arm
 	NoBaseline bool
-	CPUProfile string // of the first kvcluster run
+	CPUProfile string // file for a profile of the kvcluster arm, of passes that do not count
 	Spawn      Spawner
 	// Progress, if set, is told what is being done.
 	Progress func(string)
@@ -91,9 +91,6 @@ func MeasureOplist(ctx context.Context, c OplistConfig) (OplistReport, error) {
 			name := arms[(i+j)%len(arms)]
 			c.progress("op list %s: run %d of %d, %s", c.List, i+1, c.Repeat, name)
 			job := Job{Row: rowOplist, Arm: name, Tape: path}
-			if i == 0 && name == ArmKVCluster {
-				job.CPUProfile = c.CPUProfile
-			}
 			res, err := c.Spawn.do(ctx, job)
 			if err != nil {
 				return r, err
@@ -102,6 +99,12 @@ func MeasureOplist(ctx context.Context, c OplistConfig) (OplistReport, error) {
 				return r, fmt.Errorf("op list %s: %w", c.List, err)
 			}
 			runs[name] = append(runs[name], *res.Run)
+		}
+	}
+	if c.CPUProfile != "" {
+		c.progress("op list %s: profile", c.List)
+		if _, err := c.Spawn.do(ctx, Job{Row: rowOplist, Arm: ArmKVCluster, Tape: path, CPUProfile: c.CPUProfile}); err != nil {
+			return r, err
 		}
 	}
 	r.OplistArm = summarise(runs[ArmKVCluster])
