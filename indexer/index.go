@@ -117,7 +117,8 @@ type Reader interface {
 }
 
 // FaultHandler is told of a frame that was refused, with the identity of the frame
-// and an error that wraps ErrUnknownName or ErrFrame. It is called by the goroutine
+// and an error that wraps ErrUnknownName or ErrFrame, or says that memory is used up
+// (the copy is closed then, too). It is called by the goroutine
 // that applies frames and must not block.
 type FaultHandler func(h Header, err error)
 
@@ -186,7 +187,6 @@ type Stats struct {
 	// WantShed is the number of blocks that the slots' owners should drop to come
 	// below the configured memory limit (rule N8); the index itself drops nothing.
 	WantShed uint64
-	Shed     uint64 // blocks that should be dropped to get below the memory limit (rule N8)
 	Lanes    []LaneStats
 }
 

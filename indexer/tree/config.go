@@ -30,7 +30,7 @@ type Config struct {
 	// power of two, 0 = 65,536.
 	RingWords int
 	// MemoryLimit is the memory in bytes that the index should stay below; 0 = none.
-	// The index drops nothing by itself: beyond it Stats.Shed asks for room, and
+	// The index drops nothing by itself: beyond it Stats.WantShed asks for room, and
 	// whoever owns the slots drops (rule N8).
 	MemoryLimit uint64
 	// Reserve, LimboLimit and EvictionLog are those of LaneConfig, for each lane.

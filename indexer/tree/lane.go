@@ -182,7 +182,7 @@ func (l *Lane) applyOp(t *tree, c *copyRecord, op *indexer.Op) error {
 	// range, one more child table.
 	need := uint64(len(op.Locals))*64 + uint64(op.NumRanges())*256 + l.tableBytes()
 	if !l.arena.room(need) {
-		return errNoMemory
+		return ErrMemory
 	}
 	switch op.Kind {
 	case indexer.OpStore:

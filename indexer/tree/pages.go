@@ -6,8 +6,9 @@ import (
 	"math/bits"
 )
 
-// errNoMemory reports that a lane cannot reserve or has used up its memory.
-var errNoMemory = errors.New("lane memory exhausted")
+// ErrMemory reports that a lane cannot reserve memory or has used it up. A frame that
+// does not fit closes its copy, as one with unknown names does.
+var ErrMemory = errors.New("lane memory exhausted")
 
 // keepPages is the least number of free pages that stay with the process.
 const keepPages = 64
@@ -16,7 +17,7 @@ func (a *arena) open(reserve uint64) error {
 	reserve = min(reserve, maxUnits*unitBytes)
 	reserve -= reserve % (commitPages * pageBytes)
 	if err := a.mem.reserve(reserve, commitPages*pageBytes); err != nil {
-		return fmt.Errorf("reserve %d bytes: %w: %w", reserve, errNoMemory, err)
+		return fmt.Errorf("reserve %d bytes: %w: %w", reserve, ErrMemory, err)
 	}
 	a.base, a.size = a.mem.base(), a.mem.length()
 	for i := range a.partial {
@@ -92,7 +93,7 @@ func (a *arena) takePages(n uint32) uint32 {
 	at := a.top
 	if !a.commit(at + n) {
 		// room was asked before: this is a page more than the worst case.
-		panic(errNoMemory)
+		panic(ErrMemory)
 	}
 	a.ensure(at + n)
 	a.top += n
