@@ -95,7 +95,7 @@ func shedLoop(ctx context.Context, n *cluster.Node) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if blocks := n.Index().Stats().Shed; blocks > 0 {
+			if blocks := n.Index().Stats().WantShed; blocks > 0 {
 				n.Ingest().Shed(int(blocks))
 			}
 		}
