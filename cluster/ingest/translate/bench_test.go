@@ -169,3 +169,64 @@ func playDecode(ts []*Translator, sequences, rounds int, grouped bool) {
 		}
 	}
 }
+
+// BenchmarkPageSizeOne is SGLang's cadence with a block per token: prompts of
+// 1,500 blocks below a shared one, then 64 one-block stores each, and the removal
+// of a whole prompt, last block first, in one event.
+func BenchmarkPageSizeOne(b *testing.B) {
+	runtime.LockOSThread()
+	const workers, prompts, live, prompt, decoded = 16, 120, 40, 1500, 64
+	var cpu, bytes, held uint64
+	ops := 0
+	for b.Loop() {
+		ts := newFleet(workers, benchMemory(), bestKernel())
+		sink := func(indexer.Frame) error { return nil }
+		keys := make([]uint64, prompt+decoded)
+		locals := make([]uint64, prompt+decoded)
+		fill := func(w, p int) {
+			for i := range keys {
+				locals[i] = mix64(uint64(w)<<50 | uint64(p)<<20 | uint64(i))
+				keys[i] = locals[i] ^ 0x5555
+			}
+		}
+		gone := make([]uint64, len(keys))
+		seq := uint64(0)
+		batch := func(t *Translator, f func()) {
+			seq++
+			t.Begin(seq)
+			from := cpuTime()
+			f()
+			_ = t.End(sink)
+			cpu += uint64(cpuTime() - from)
+		}
+		for p := range prompts {
+			for w, t := range ts {
+				fill(w, p)
+				batch(t, func() {
+					t.Store(Store{Engines: keys[:prompt], Content: blockhash.Content{Locals: locals[:prompt]}})
+					for i := prompt; i < len(keys); i++ {
+						t.Store(Store{HasParent: true, Parent: keys[i-1], Engines: keys[i : i+1], Content: blockhash.Content{Locals: locals[i : i+1]}})
+					}
+				})
+				ops += len(keys)
+				if p >= live {
+					fill(w, p-live)
+					for i, k := range keys {
+						gone[len(gone)-1-i] = k
+					}
+					batch(t, func() { t.Remove(indexer.Device, gone) })
+					ops += len(gone)
+				}
+			}
+		}
+		held, bytes = 0, 0
+		for _, t := range ts {
+			s := t.Stats()
+			held, bytes = held+s.Mapped, bytes+s.Bytes
+			t.Close()
+		}
+	}
+	b.ReportMetric(float64(cpu)/float64(ops), "cpu-ns/block")
+	b.ReportMetric(float64(bytes)/float64(held), "B/held")
+	b.ReportMetric(0, "ns/op")
+}
