@@ -11,8 +11,11 @@ import (
 	"time"
 )
 
-// Call without a deadline ends after defaultCall.
-const defaultCall = 30 * time.Second
+const (
+	// defaultCall ends a call without a deadline, maxServed one that asks for more.
+	defaultCall = 30 * time.Second
+	maxServed   = time.Hour
+)
 
 // A CallHandler answers calls of one method. It runs in a goroutine of its own; ctx
 // ends with the time of the caller, or when that gives up. req is its own.
@@ -226,7 +229,7 @@ func (c *calls) onRequest(p *peer, body []byte) error {
 	}
 	p.serving.Add(1)
 	c.served.Add(1)
-	ctx, cancel := context.WithTimeout(c.ctx, max(m.timeout, 0))
+	ctx, cancel := context.WithTimeout(c.ctx, min(max(m.timeout, 0), maxServed))
 	c.mu.serving[key] = cancel
 	m.body = slices.Clone(m.body)
 	c.mu.wait.Go(func() {

@@ -35,6 +35,9 @@ func callFleet(t testing.TB) *fleet {
 		}
 		return nil, errors.New("no code")
 	})
+	for _, i := range []int{0, 2} {
+		f.nodes[i].session("b", Session{})
+	}
 	return f
 }
 

@@ -28,6 +28,7 @@ type Hub struct {
 	tag     uint32
 	start   time.Time
 	wake    chan struct{}
+	ready   chan struct{} // closed when Run begins
 	running atomic.Bool
 	peers   atomic.Pointer[map[string]*peer] // replaced under mu
 	calls   *calls
@@ -97,9 +98,10 @@ func New(cfg Config, net transport.MeshNetwork, handler Handler) (*Hub, error) {
 	cfg = cfg.withDefaults()
 	h := &Hub{
 		cfg: cfg, net: net, handler: handler,
-		log:  cfg.Logger.With("link", cfg.Name),
-		tag:  clusterTag(cfg.Cluster),
-		wake: make(chan struct{}, 1),
+		log:   cfg.Logger.With("link", cfg.Name),
+		tag:   clusterTag(cfg.Cluster),
+		wake:  make(chan struct{}, 1),
+		ready: make(chan struct{}),
 		// So that a clock never is 0.
 		start: time.Now().Add(-1),
 	}
@@ -111,7 +113,7 @@ func New(cfg Config, net transport.MeshNetwork, handler Handler) (*Hub, error) {
 
 func (h *Hub) now() clock { return time.Since(h.start) }
 
-// Listen binds and returns the address in use. Nothing is received before Run. A hub
+// Listen binds and returns the address in use. What comes in waits for Run, so a hub
 // that is never run must not listen.
 func (h *Hub) Listen() (endpoint string, err error) {
 	h.mu.Lock()
@@ -155,6 +157,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		return err
 	}
 	h.running.Store(true)
+	close(h.ready)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for next := clock(0); ctx.Err() == nil; {

@@ -10,6 +10,7 @@ const maxOdd = 1024
 
 // receive is the handler of the mesh.
 func (h *Hub) receive(from string, message []byte) {
+	<-h.ready
 	if !h.running.Load() {
 		return
 	}
