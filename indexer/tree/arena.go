@@ -12,7 +12,7 @@ import (
 //	reserved |####|####|..##|    |####|            uncommitted              |
 //	          page  page  span of 3 pages
 //
-// A page is 16 KiB. A span is 1 to 8 pages of objects of one size class; larger
+// A page is 4 KiB. A span is 1 to 16 pages of objects of one size class; larger
 // objects have a span of their own. A span without objects gives its pages back to
 // the pool, and pages beyond what is worth keeping go back to the system.
 //
@@ -41,7 +41,7 @@ type ref uint32
 
 const (
 	unitBytes = 16
-	pageBytes = 16 << 10
+	pageBytes = 4 << 10
 	pageUnits = pageBytes / unitBytes
 	noPage    = ^uint32(0)
 	// maxUnits is what a ref can name: 32 GiB. The top bit is for flags.
@@ -49,9 +49,9 @@ const (
 	// maxClass is the largest object that shares a span, in units.
 	maxClass   = 4096
 	numClasses = 96
-	spanPages  = 8
+	spanPages  = 16
 	// commitPages is the step in which reserved memory is made usable: 16 MiB.
-	commitPages = 1024
+	commitPages = 4096
 )
 
 // purpose says what memory is used for, for the accounts.

@@ -32,7 +32,7 @@ type sideRecord [4]uint64
 const (
 	chainClass    = numClasses - 1
 	chainUnits    = 4
-	chainsPerPage = 170
+	chainsPerPage = 42
 	sideOffset    = chainsPerPage * 64
 	sideBytes     = 32
 

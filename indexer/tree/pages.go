@@ -145,7 +145,7 @@ func (a *arena) reserved() uint64 { return uint64(a.top-a.free+a.resident) * pag
 // shrink gives free pages back to the system when there are many more than are
 // likely to be used again soon; at most budget stretches in one call.
 func (a *arena) shrink(budget int) {
-	keep := max(keepPages, (a.top-a.free)/16)
+	keep := max(keepPages, (a.top-a.free)/32)
 	if a.resident <= keep+keep/2 {
 		return
 	}
