@@ -1,5 +1,5 @@
-// Package transport moves bytes: the sockets that engines publish on, and later
-// the links between nodes. It knows no trees and no placement.
+// Package transport moves bytes: the sockets that engines publish on, and the mesh
+// of the nodes. It knows no trees and no placement.
 //
 //	transport/engine          what the bytes of an engine's batch mean
 //	transport/zmq             libzmq: a few threads, thousands of sockets

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ type Hub struct {
 		events  []outEvent
 		ack     []byte
 		odd     map[string]bool // what has been logged once, by peer and reason
+		leaving []*peer         // no peers any more, but their last sessions may not have lapsed
 	}
 
 	mu struct {
@@ -344,6 +346,14 @@ func (h *Hub) tick() {
 		p.in.gone()
 		p.live.Store(nil)
 	}
+	h.turn.leaving = append(h.turn.leaving, removed...)
+	h.turn.leaving = slices.DeleteFunc(h.turn.leaving, func(p *peer) bool {
+		p.out.Lock()
+		p.out.tick(now, p.tx) // an idle one sends nothing
+		done := len(p.out.fading) == 0
+		h.tell(p)
+		return done
+	})
 }
 
 // tell passes on the events of an outgoing machine. It is called with its lock and

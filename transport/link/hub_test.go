@@ -378,6 +378,53 @@ func TestRetention(t *testing.T) {
 	})
 }
 
+// TestPeerRemoved: its sessions end, both ways, and lapse; when it is named again
+// everything starts anew.
+func TestPeerRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, "a", "b")
+		f.startAll()
+		defer f.stopAll()
+		a, b := f.nodes[0], f.nodes[1]
+		s, back := a.session("b", Session{}), b.session("a", Session{})
+		if err := a.send(s, 10); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		in := a.mu.in["b"]
+		if key(in) != key(back) || !a.Current(in) {
+			t.Fatalf("a has %v of b, current %v", in, a.Current(in))
+		}
+		if err := a.SetPeers(nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Send(s, nil); !errors.Is(err, ErrPeer) {
+			t.Errorf("send to a removed peer: %v", err)
+		}
+		if a.Current(in) {
+			t.Error("a session of a removed peer is current")
+		}
+		time.Sleep(2 * time.Second)
+		f.j.mu.Lock()
+		if !f.j.mu.ended[key(s)] || f.j.mu.total.silences < 2 {
+			t.Errorf("no lapse, or no silence on both sides: %+v", f.j.mu.total)
+		}
+		f.j.mu.Unlock()
+		if err := a.SetPeers(map[string]string{"a": "mem://a", "b": "mem://b"}); err != nil {
+			t.Fatal(err)
+		}
+		if next := a.session("b", s); next.Number <= s.Number {
+			t.Errorf("session %v follows %v", next, s)
+		}
+		if err := awaitQuiet(f.nodes, 10*time.Second); err != nil {
+			t.Error(err)
+		}
+		if bad := f.j.failures(); bad != nil {
+			t.Error(lines(bad))
+		}
+	})
+}
+
 // TestSlowPeer: one that is paused, one that applies nothing and one that is cut off
 // delay nobody else, in virtual time not by a nanosecond.
 func TestSlowPeer(t *testing.T) {

@@ -26,6 +26,12 @@
 // complete unless a fault says otherwise: libzmq's ROUTER drops replies beyond its
 // high-water mark, see ReplayFault.HighWater.
 //
+// # Meshes
+//
+// A mesh is perfect until SetMeshFault, CutMesh or PauseMesh say otherwise: they
+// lose, delay, repeat and reorder messages by direction between two names. What is
+// on its way to an address reaches whoever is bound there when it arrives.
+//
 // # Locks
 //
 // Network.mu guards who is connected to whom and what is on its way; loop.mu guards

@@ -67,8 +67,20 @@
 //   - It gives a request that waits to whatever listens on the port. Requests wait
 //     on our side until the handshake is done.
 //
+// # A mesh
+//
+// One loop with a bound ROUTER, which only receives, and a DEALER for each peer,
+// which only sends. The routing id is the node's name and boot id; with
+// ROUTER_HANDOVER a node is let in whatever seems to stand of its last connection.
+// A message is copied once, from the parts that are sent into libzmq's buffer, on
+// the sender's goroutine; the loop hands buffers over in batches. Nothing is queued
+// for a peer without a connection (ZMQ_IMMEDIATE, and our own queue is dropped with
+// the connection): it would be stale when it arrives. For one with a connection at
+// most MeshConfig.QueueBytes wait on our side and meshHighWater messages inside
+// libzmq, at either end.
+//
 // # Threads
 //
 // Config.IOThreads of libzmq for the whole network, one more that closes sockets,
-// one for each running loop, and Config.PublisherLoops for all publishers together.
+// one for each running loop or mesh, and Config.PublisherLoops for all publishers together.
 package zmq

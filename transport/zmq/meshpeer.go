@@ -30,7 +30,7 @@ type meshPeer struct {
 		queue  []outMessage
 		waits  int   // messages of queue and sending
 		bytes  int64 // of them
-		posted bool // the loop has been told of the queue
+		posted bool  // the loop has been told of the queue
 	}
 }
 
