@@ -182,3 +182,25 @@ func TestSpans(t *testing.T) {
 		}
 	}
 }
+
+// TestShrinkAtEveryEnd gives pages back with the end of the arena at every place
+// within a word of the free set.
+func TestShrinkAtEveryEnd(t *testing.T) {
+	for extra := range uint32(130) {
+		a := openArena(t)
+		r := a.alloc((1000+extra)*pageUnits, forContent)
+		if !a.room(0) {
+			t.Fatal("no room")
+		}
+		a.release(r, (1000+extra)*pageUnits, forContent)
+		for range 100 {
+			a.shrink(4)
+		}
+		if a.reserved() > 2*keepPages*pageBytes {
+			t.Errorf("%d pages: %d bytes kept", 1000+extra, a.reserved())
+		}
+		if err := a.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

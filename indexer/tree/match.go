@@ -85,7 +85,7 @@ func (r *Reader) proved(l *Lane, tree uint32, from uint64, out *indexer.Scores, 
 // in a way that has to be looked at again.
 func (r *Reader) walk(l *Lane, q indexer.Query, out *indexer.Scores) (tree uint32, done bool) {
 	r.hops = r.hops[:0]
-	clear(r.active)
+	r.active = r.active[:0]
 	c, ok := r.root(l, q.Group, q.Partition, q.Anchor)
 	if c == 0 || !ok {
 		return 0, ok
@@ -137,7 +137,8 @@ func (r *Reader) enterChain(l *Lane, h *header, version, base, extent uint32, ou
 	}
 	any := uint64(0)
 	if first {
-		r.active, r.next = r.next, r.active
+		r.active, r.next = r.next, r.active[:0]
+		r.widen(uint32(len(r.active)))
 		for _, e := range r.part {
 			if s := hi(e); int(s/64) >= len(r.active) || r.active[s/64]>>(s%64)&1 == 0 {
 				out.Rows = append(out.Rows, indexer.Row{Slot: indexer.Slot(s), Depth: lo(e)})
@@ -173,6 +174,9 @@ func (r *Reader) enterChain(l *Lane, h *header, version, base, extent uint32, ou
 // of those who hold fewer into part.
 func (r *Reader) coverage(l *Lane, h *header, extent uint32, first bool) bool {
 	for range 4 {
+		if first {
+			r.next = r.next[:0]
+		}
 		clear(r.next)
 		r.part = r.part[:0]
 		c := lo(load(&h[hCoverage]))
@@ -236,10 +240,16 @@ func (r *Reader) cuts(cuts []uint64, extent uint32, first bool) {
 	}
 }
 
-// widen makes room for more slots.
+// widen makes next cover more slots. A query looks at no more words than the highest
+// slot of the first chain needs.
 func (r *Reader) widen(words uint32) {
-	if n := int(words); n > len(r.next) {
-		r.next = append(r.next, make([]uint64, n-len(r.next))...)
-		r.active = append(r.active, make([]uint64, n-len(r.active))...)
+	n, had := int(words), len(r.next)
+	switch {
+	case n <= had:
+	case n <= cap(r.next):
+		r.next = r.next[:n]
+		clear(r.next[had:])
+	default:
+		r.next = append(r.next, make([]uint64, n-had)...)
 	}
 }

@@ -149,7 +149,7 @@ func (a *arena) shrink(budget int) {
 	if a.resident <= keep+keep/2 {
 		return
 	}
-	for w := int(a.top / 64); w >= 0 && budget > 0 && a.resident > keep; w-- {
+	for w := int((a.top - 1) / 64); w >= 0 && budget > 0 && a.resident > keep; w-- {
 		for set := a.residing[w]; set != 0 && budget > 0; budget-- {
 			high := uint32(w*64 + 63 - bits.LeadingZeros64(set))
 			low := high
