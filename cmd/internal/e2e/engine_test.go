@@ -321,6 +321,18 @@ func (e *handDriven) settle(prompts ...[]uint32) {
 	await(e.tb, 20*time.Second, missing)
 }
 
+// awaitBatches returns when all batches of an engine that never restarted have been
+// translated: for tests in which blocks may go by themselves, markers included.
+func (e *handDriven) awaitBatches() {
+	e.tb.Helper()
+	await(e.tb, 20*time.Second, func() string {
+		if l := listenerOf(e.tb, e.url, e.id); l.Batches < e.seq {
+			return fmt.Sprintf("%d of %d batches of engine %s have come", l.Batches, e.seq, e.id)
+		}
+		return ""
+	})
+}
+
 // score asks the node how many leading blocks of a prompt the engine holds.
 func (e *handDriven) score(prompt []uint32) int {
 	e.tb.Helper()
