@@ -149,7 +149,7 @@ func (x *Index) do(ctx context.Context, lane int, f func(*Lane)) error {
 	}
 }
 
-// NewReader implements indexer.Index.
+// NewReader implements indexer.Index. The index must have been started.
 func (x *Index) NewReader() indexer.Reader { return newReader(x.lanes, x.pins) }
 
 // Purge implements indexer.Index.

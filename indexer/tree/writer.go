@@ -15,7 +15,6 @@ type writer struct {
 	index   *Index
 	rings   []*ring
 	written atomic.Uint64
-	refused atomic.Uint64
 }
 
 // NewWriter implements indexer.Index.
@@ -37,10 +36,14 @@ func (w *writer) Write(f indexer.Frame) error {
 	h := f.Header()
 	i := laneOf(h.Group, h.Partition, len(w.rings))
 	r, t := w.rings[i], w.index.threads[i]
+	// Counted first: a frame that is applied but not yet counted could stand for one
+	// that is counted but not yet applied, in another ring.
+	w.written.Add(1)
 	if !r.offer(f) {
 		r.stalled.Add(1)
 		for spins := 0; !r.offer(f); spins++ {
 			if t.stop.Load() {
+				w.written.Add(^uint64(0))
 				return fmt.Errorf("write frame: %w", indexer.ErrClosed)
 			}
 			t.nudge()
@@ -51,7 +54,6 @@ func (w *writer) Write(f indexer.Frame) error {
 			}
 		}
 	}
-	w.written.Add(1)
 	t.nudge()
 	return nil
 }
@@ -64,14 +66,13 @@ func (w *writer) refuse(indexer.Frame) {
 // Written implements indexer.Writer.
 func (w *writer) Written() uint64 { return w.written.Load() }
 
-// Applied implements indexer.Writer. A frame may be applied before Written counts
-// it, so Written bounds it.
+// Applied implements indexer.Writer.
 func (w *writer) Applied() uint64 {
 	n := uint64(0)
 	for _, r := range w.rings {
 		n += r.applied.Load()
 	}
-	return min(n, w.written.Load())
+	return n
 }
 
 // Flush implements indexer.Writer.
