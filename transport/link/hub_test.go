@@ -351,7 +351,7 @@ func TestRetention(t *testing.T) {
 			if _, err := a.Send(s, nil); !errors.Is(err, ErrDown) {
 				t.Errorf("send in a lost session: %v", err)
 			}
-			old := b.mu.in["a"]
+			old := b.incoming("a")
 			lost := time.Now()
 			next := a.session("b", s)
 			if next.Number <= s.Number || next.SenderBoot != s.SenderBoot || next.ReceiverBoot != s.ReceiverBoot {
@@ -391,7 +391,7 @@ func TestPeerRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		in := a.mu.in["b"]
+		in := a.incoming("b")
 		if key(in) != key(back) || !a.Current(in) {
 			t.Fatalf("a has %v of b, current %v", in, a.Current(in))
 		}
@@ -407,7 +407,7 @@ func TestPeerRemoved(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		f.j.mu.Lock()
 		if !f.j.mu.ended[key(s)] || f.j.mu.total.silences < 2 {
-			t.Errorf("no lapse, or no silence on both sides: %+v", f.j.mu.total)
+			t.Errorf("no lapse, or no silence on both sides: %+v", &f.j.mu.total)
 		}
 		f.j.mu.Unlock()
 		if err := a.SetPeers(map[string]string{"a": "mem://a", "b": "mem://b"}); err != nil {

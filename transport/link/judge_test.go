@@ -164,6 +164,13 @@ func (n *testNode) session(peer string, not Session) Session {
 	}
 }
 
+// incoming is the newest session of a peer.
+func (n *testNode) incoming(peer string) Session {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.in[peer]
+}
+
 // send sends a frame that says where it belongs, and more if long.
 func (n *testNode) send(s Session, long int) error {
 	j := n.j
