@@ -158,8 +158,11 @@ func (a *auditor) coverages() error {
 	seen := map[coverKey]bool{}
 	for _, c := range a.chains {
 		h, side := a.arena.header(c), a.arena.side(c)
-		got := map[coverKey][]uint16{}
+		got, beyond := map[coverKey][]uint16{}, false
 		add := func(s uint32, t indexer.Tier, from, to, n uint32) {
+			if to > h.length() {
+				beyond, to = true, h.length()
+			}
 			k := coverKey{c, s, t}
 			if got[k] == nil {
 				got[k] = make([]uint16, h.length())
@@ -198,6 +201,9 @@ func (a *auditor) coverages() error {
 					add(hi(e), t, sp.from(), sp.to(), 1)
 				}
 			}
+		}
+		if beyond {
+			return fmt.Errorf("chain %d has %d blocks, and something covers more", c, h.length())
 		}
 		if err := a.compare(c, h, side, got, seen); err != nil {
 			return err
