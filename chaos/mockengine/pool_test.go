@@ -9,10 +9,10 @@ import (
 // plainPool restates the pool with slices and linear searches: cached holds the
 // unpinned hashed copies, least recently released first.
 type plainPool struct {
-	capacity, pinnedOrFree int
-	cached                 []plainCopy
-	pinned                 []plainCopy
-	next                   int // next copy id
+	capacity int
+	cached   []plainCopy
+	pinned   []plainCopy
+	next     int // next copy id
 }
 
 type plainCopy struct {

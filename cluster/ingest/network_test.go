@@ -266,8 +266,7 @@ func (e *mockEngine) restart(start uint64) {
 }
 
 func (e *mockEngine) answer(start uint64, reply func(...[]byte)) {
-	e.net.mu.Lock() // see world.wait
-	e.net.mu.Unlock()
+	takeTurn(&e.net.mu) // see world.wait
 	e.requests = append(e.requests, start)
 	if e.onRequest != nil {
 		e.onRequest(start)

@@ -25,7 +25,6 @@ type plainBlock struct {
 	part       indexer.PartitionID
 	run        indexer.Run
 	tiers      indexer.TierMask
-	seed       uint64
 	namedSpace [2]string
 }
 

@@ -183,15 +183,19 @@ func (w *world) unregister(instance string, rank *uint32) {
 }
 
 // settle lets everything under way happen: log commands and short time-outs.
+// takeTurn passes through a lock: what was done under it before is seen after.
+func takeTurn(mu sync.Locker) {
+	mu.Lock()
+	defer mu.Unlock()
+}
+
 func (w *world) settle() { w.wait(time.Second) }
 
 func (w *world) wait(d time.Duration) {
 	// The race detector sees by these locks that the test, which has stopped, and
 	// whatever runs while it sleeps take turns.
-	w.net.mu.Lock()
-	w.net.mu.Unlock()
-	w.mu.Lock()
-	w.mu.Unlock()
+	takeTurn(&w.net.mu)
+	takeTurn(&w.mu)
 	time.Sleep(d)
 	synctest.Wait()
 }

@@ -34,9 +34,8 @@ func pathOf(anchor uint64, locals ...uint64) string {
 // scores answers a query; byPath is what index returned.
 func scores(byPath map[string]map[uint32]indexer.TierMask, anchor uint64, locals []uint64) (rows []indexer.Row, tiers []indexer.TierRow) {
 	type state struct {
-		pos  int
-		tier indexer.Tier
-		d    [indexer.NumTiers]uint32
+		pos int
+		d   [indexer.NumTiers]uint32
 	}
 	slots := map[uint32]*state{}
 	if len(locals) == 0 {

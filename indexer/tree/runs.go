@@ -60,7 +60,6 @@ const (
 )
 
 func (c *copyRecord) slot() uint32     { return lo(c[0]) }
-func (c *copyRecord) tree() uint32     { return hi(c[0]) }
 func (c *copyRecord) liveRuns() uint32 { return lo(c[2]) }
 func (c *copyRecord) closed() bool     { return c[2]&copyClosed != 0 }
 

@@ -180,7 +180,7 @@ func TestDelay(t *testing.T) {
 		w.publish(3, 3) // not before the others
 		time.Sleep(500*time.Millisecond - 1)
 		w.expect(nil, 1, 0)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.expect(span(1, 3), 1, 0)
 
 		w.net.SetDelay(replayAt, memory.ToEngine, 2*time.Second)
@@ -190,7 +190,7 @@ func TestDelay(t *testing.T) {
 		if seqs, end := w.answers(2); len(seqs) > 0 || end {
 			t.Errorf("an answer came too early: %v", seqs)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if seqs, end := w.answers(2); !slices.Equal(seqs, span(1, 3)) || !end {
 			t.Errorf("got %v, end %v", seqs, end)
 		}
@@ -208,7 +208,7 @@ func TestDisconnect(t *testing.T) {
 		w.publish(4, 4) // nobody is connected
 		time.Sleep(100*time.Millisecond - 1)
 		w.expect(span(1, 2), 1, 1)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.expect(span(1, 2), 2, 1)
 		w.publish(5, 5)
 		time.Sleep(time.Millisecond)
@@ -259,7 +259,7 @@ func TestFreeze(t *testing.T) {
 		w.publish(4, 4)
 		time.Sleep(15*time.Second - 1)
 		w.expect(span(1, 3), 1, 0)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.expect(span(1, 3), 1, 1)
 		time.Sleep(time.Minute)
 		w.publish(5, 5)

@@ -21,7 +21,6 @@ type indexArm struct {
 	memory  *translate.Memory
 	workers []*translate.Translator
 	seqs    []uint64
-	asked   indexer.Query
 	scores  indexer.Scores
 	apply   func(indexer.Frame) error
 	err     error

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kvcluster/kvcluster/cmd/internal/node"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -287,16 +286,6 @@ func (h *seamlessHandler) OnConnect() {
 }
 
 func (h *seamlessHandler) OnDisconnect() {}
-
-// slowWrites makes every frame of one slot take its time.
-func slowWrites(slot indexer.Slot, d time.Duration) func(indexer.Writer, indexer.Frame) error {
-	return func(w indexer.Writer, f indexer.Frame) error {
-		if f.Header().Slot == slot {
-			time.Sleep(d)
-		}
-		return w.Write(f)
-	}
-}
 
 // lossy is a network that loses every 15th batch and hides the gap.
 func lossy(c *node.Config) {

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"flag"
-	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"sync"
@@ -259,7 +258,7 @@ func (v *envelope) query(i int) {
 		got := [2]int{ans.Scores[e.id]["0"] / blockTokens, ans.Instances[e.id].CPU / blockTokens}
 		for t, tier := range []string{"device", "host"} {
 			if got[t] < least[t] || got[t] > most[t] {
-				v.tb.Error(fmt.Sprintf("prompt %d, engine %s: %s score is %d blocks, justified are %d to %d by its states %d to %d; stream: %+v", i, e.id, tier, got[t], least[t], most[t], from[k], e.last(), listenerOf(v.tb, v.url, e.id)))
+				v.tb.Errorf("prompt %d, engine %s: %s score is %d blocks, justified are %d to %d by its states %d to %d; stream: %+v", i, e.id, tier, got[t], least[t], most[t], from[k], e.last(), listenerOf(v.tb, v.url, e.id))
 			}
 		}
 		if moving {
