@@ -17,6 +17,8 @@ func contentionRow() Row {
 		Measures: []Measure{
 			{Key: "p99.ratio", Title: "lookup p99, overloaded over idle", Unit: "x", AtLeast: 1.5, Aim: 1.1, Prototype: "0.9-1.3"},
 			{Key: "p50.ratio", Title: "lookup p50, overloaded over idle", Unit: "x"},
+			{Key: "control.p99.ratio", Title: "p99, the other core at work on another tree, over idle", Unit: "x"},
+			{Key: "control.p50.ratio", Title: "p50, the other core at work on another tree, over idle", Unit: "x"},
 			{Key: "idle.p50", Title: "idle p50", Unit: "ns"},
 			{Key: "idle.p99", Title: "idle p99", Unit: "ns"},
 			{Key: "busy.p50", Title: "overloaded p50", Unit: "ns"},
@@ -41,6 +43,10 @@ const (
 // before and after, the lane stands still while as many are asked. All queries of the
 // list are asked in one random order, so that both kinds see the same mix, and none
 // twice in a row with a warm cache.
+//
+// The control does the same while the thread works on another tree of the same size:
+// what is slower then is slower by the machine, which the two cores share, and not by
+// readers and lane meeting in one tree.
 func runContention(b *bencher) error {
 	tape, err := OpenTape(b.job.Tape)
 	if err != nil {
@@ -58,58 +64,80 @@ func runContention(b *bencher) error {
 	for i := range marks[half] {
 		lane.Apply(log.frame(i))
 	}
-	feeder := newFeeder(lane.Lane, log, marks[half])
+	other, err := openLane()
+	if err != nil {
+		return err
+	}
+	for i := range marks[half] {
+		other.Apply(log.frame(i))
+	}
+	var ends []int
+	for w := range contentionWindows {
+		ends = append(ends, marks[half+(w+1)*half/contentionWindows-1])
+	}
 	b.inputs("op list from op %d on in %d windows; its queries in random order; lane and reader on a core each where there are two", half, contentionWindows)
-	asker := &asker{queries: shuffledQueries(tape)}
-	var idle, busy []uint32
-	asked := 0 // while there were frames to apply
+	var same, foreign contention
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // pinned: ends with the goroutine
 		pinThread(1)
-		asker.reader = lane.NewReader()
-		defer asker.reader.Close()
+		a := &asker{queries: shuffledQueries(tape), reader: lane.NewReader()}
+		defer a.reader.Close()
 		done <- b.profiled(func() error {
-			n := 1000
-			for w := range contentionWindows {
-				idle = asker.ask(idle, n/2)
-				feeder.start(marks[half+(w+1)*half/contentionWindows-1])
-				before := len(busy)
-				for !feeder.idle.Load() {
-					// While the lane waits for its core, the tree is idle: these
-					// samples are not kept.
-					at, kept := feeder.applied.Load(), len(busy)
-					busy = asker.ask(busy, contentionBatch)
-					asked += contentionBatch
-					if feeder.applied.Load() == at {
-						busy = busy[:kept]
-					}
-				}
-				n = len(busy) - before
-				idle = asker.ask(idle, (n+1)/2)
-				if b.ctx.Err() != nil {
-					return b.ctx.Err()
-				}
-			}
-			return nil
+			same.measure(a, newFeeder(lane.Lane, log, marks[half]), ends)
+			foreign.measure(a, newFeeder(other.Lane, log, marks[half]), ends)
+			return b.ctx.Err()
 		})
 	}()
-	err = <-done
-	feeder.stop()
-	if err != nil {
+	if err := <-done; err != nil {
 		return err
 	}
-	if len(busy) < contentionEnough && !b.job.Quick {
-		b.result.Invalid = fmt.Sprintf("the lane was at work during %d queries only", len(busy))
+	if n := min(len(same.busy), len(foreign.busy)); n < contentionEnough && !b.job.Quick {
+		b.result.Invalid = fmt.Sprintf("the lane was at work during %d queries only", n)
 	}
-	b.set("overlap", float64(len(busy))/float64(max(asked, 1)))
-	b.latencies("idle", idle)
-	b.latencies("busy", busy)
+	b.set("overlap", float64(len(same.busy))/float64(max(same.asked, 1)))
+	b.latencies("idle", same.idle)
+	b.latencies("busy", same.busy)
+	b.latencies("control.idle", foreign.idle)
+	b.latencies("control.busy", foreign.busy)
 	f := b.result.Figures
-	b.set("samples", float64(len(busy)))
-	b.set("p50.ratio", f["busy.p50"]/f["idle.p50"])
-	b.set("p99.ratio", f["busy.p99"]/f["idle.p99"])
-	return lane.end()
+	for _, p := range []string{"p50", "p99"} {
+		b.set(p+".ratio", f["busy."+p]/f["idle."+p])
+		b.set("control."+p+".ratio", f["control.busy."+p]/f["control.idle."+p])
+	}
+	if err := lane.end(); err != nil {
+		return err
+	}
+	return other.end()
+}
+
+// contention is the samples of one reader beside one feeder.
+type contention struct {
+	idle, busy []uint32
+	asked      int // while there were frames to apply
+}
+
+// measure takes the feeder through the windows that end before the given frames.
+func (c *contention) measure(a *asker, f *feeder, ends []int) {
+	defer f.stop()
+	n := 1000
+	for _, to := range ends {
+		c.idle = a.ask(c.idle, n/2)
+		f.start(to)
+		before := len(c.busy)
+		for !f.idle.Load() {
+			// While the lane waits for its core, the tree is idle: these samples are not
+			// kept.
+			at, kept := f.applied.Load(), len(c.busy)
+			c.busy = a.ask(c.busy, contentionBatch)
+			c.asked += contentionBatch
+			if f.applied.Load() == at {
+				c.busy = c.busy[:kept]
+			}
+		}
+		n = len(c.busy) - before
+		c.idle = a.ask(c.idle, (n+1)/2)
+	}
 }
 
 // shuffledQueries returns all queries of a tape in random order.
