@@ -97,6 +97,7 @@ func openLane(cfg LaneConfig, id int, pins *pinSet) (*Lane, error) {
 	}
 	l.evicted.init(cfg.EvictionLog)
 	l.epoch.Store(1)
+	l.drops.now.Store(2) // later than "never" in the table
 	l.initTable()
 	return l, nil
 }

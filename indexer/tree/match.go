@@ -2,14 +2,15 @@ package tree
 
 import (
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"github.com/kvcluster/kvcluster/indexer"
 )
 
-// maxAttempts bounds how often a query is asked again because lanes were at work on
-// what it reported. A query takes about a microsecond, so a second look is already
-// rare; after the last one, what is not proved is scored lower.
+// maxAttempts bounds how often a query is asked again because a lane took coverage from
+// a slot that it reports. A query takes about a microsecond, so a second attempt is
+// already rare; only a slot that drops without a pause gets to the last.
 const maxAttempts = 64
 
 // Match implements indexer.Reader.
@@ -23,62 +24,78 @@ func (r *Reader) Match(q indexer.Query, out *indexer.Scores) {
 		r.enter(l)
 		from := l.drops.now.Load()
 		tree, done := r.walk(l, q, out)
-		proved := done && r.proved(l, tree, from, out, attempt == maxAttempts)
+		proved := done && r.proved(l, tree, from, out)
+		last := attempt >= maxAttempts
+		if !proved && done && last {
+			r.lower(l, tree, from, out)
+			proved = true
+		}
 		if r.leave() && proved {
 			return
 		}
-		out.Rows, out.Tiers = out.Rows[:0], out.Tiers[:0]
-		if attempt == maxAttempts {
-			return
-		}
 		r.retries++
+		if attempt >= maxAttempts-1 {
+			r.before.Rows = append(r.before.Rows[:0], out.Rows...)
+			r.before.Tiers = append(r.before.Tiers[:0], out.Tiers...)
+		}
+		out.Rows, out.Tiers = out.Rows[:0], out.Tiers[:0]
+		if attempt == 2*maxAttempts {
+			return // the lane was at work on the path each time, or the pin was lost
+		}
 	}
 }
 
+// suspect reports whether the slot lost coverage since the clock stood at from.
+func (l *Lane) suspect(tree uint32, s indexer.Slot, from uint64) bool {
+	return l.drops.at[dropSlot(tree, uint32(s))].Load() >= from
+}
+
 // proved reports whether no slot that is about to be reported has lost coverage since
-// the clock stood at from. With settle it lowers those that have to what one load of
-// one word says of the first chain, and is content.
-func (r *Reader) proved(l *Lane, tree uint32, from uint64, out *indexer.Scores, settle bool) bool {
+// the clock stood at from.
+func (r *Reader) proved(l *Lane, tree uint32, from uint64, out *indexer.Scores) bool {
 	// While one drop is under way the slot only loses: what was seen was all held when
 	// the query began.
 	if l.drops.now.Load() == from {
 		return true
 	}
-	suspect := func(s indexer.Slot) bool { return l.drops.at[dropSlot(tree, uint32(s))].Load() >= from }
-	if !settle {
-		for i := range out.Rows {
-			if suspect(out.Rows[i].Slot) {
-				return false
-			}
+	for i := range out.Rows {
+		if l.suspect(tree, out.Rows[i].Slot, from) {
+			return false
 		}
-		for i := range out.Tiers {
-			if suspect(out.Tiers[i].Slot) {
-				return false
-			}
-		}
-		return true
 	}
-	seen := map[indexer.Slot]bool{}
+	for i := range out.Tiers {
+		if l.suspect(tree, out.Tiers[i].Slot, from) {
+			return false
+		}
+	}
+	return true
+}
+
+// lower settles for less where no attempt was proved: a slot that kept losing coverage
+// gets the lower one of two attempts. Both saw every block of that held at some moment,
+// and what was held all the time is in both.
+func (r *Reader) lower(l *Lane, tree uint32, from uint64, out *indexer.Scores) {
 	rows := out.Rows[:0]
 	for _, row := range out.Rows {
-		if suspect(row.Slot) {
-			if seen[row.Slot] {
-				continue
-			}
-			seen[row.Slot] = true
-			row.Depth = min(row.Depth, r.hops[0].extent)
+		if !l.suspect(tree, row.Slot, from) {
+			rows = append(rows, row)
+			continue
 		}
-		rows = append(rows, row)
+		seen := slices.ContainsFunc(rows, func(o indexer.Row) bool { return o.Slot == row.Slot })
+		least := uint32(0)
+		for _, o := range r.before.Rows {
+			if o.Slot == row.Slot && (least == 0 || o.Depth < least) {
+				least = o.Depth
+			}
+		}
+		if row.Depth = min(row.Depth, least); row.Depth > 0 && !seen {
+			rows = append(rows, row)
+		}
 	}
 	out.Rows = rows
-	tiers := out.Tiers[:0]
-	for _, row := range out.Tiers {
-		if !suspect(row.Slot) {
-			tiers = append(tiers, row)
-		}
-	}
-	out.Tiers = tiers
-	return true
+	out.Tiers = slices.DeleteFunc(out.Tiers, func(row indexer.TierRow) bool {
+		return l.suspect(tree, row.Slot, from) && !slices.Contains(r.before.Tiers, row)
+	})
 }
 
 // walk follows the query down the tree. It reports false when it met the lane at work

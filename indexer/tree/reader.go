@@ -18,6 +18,7 @@ type Reader struct {
 	next   []uint64
 	part   []uint64 // cuts that end within the extent of a chain
 	tiers  tierWalk
+	before indexer.Scores // of the attempt before the last
 }
 
 // hop is one chain on the path of a query.
