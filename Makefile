@@ -28,8 +28,9 @@ run: build ## a running node with eight mock workers feeding it, watched live (C
 test: setup verify test-unit test-race fuzz smoke ## everything CI runs: lint, unit, race, short fuzz, smoke
 	@echo "make test: all passed"
 
-test-unit: setup ## unit, property, differential and end-to-end tests, with the audited build
-	$(GO) test -tags invariants ./...
+test-unit: setup ## unit, property, differential and end-to-end tests, and the index again in the audited build
+	$(GO) test ./...
+	$(GO) test -short -tags invariants ./indexer/... ./chaos/differential
 
 test-race: setup ## the concurrent packages under the race detector
 	$(GO) test -race -short $(RACE_PKGS)
