@@ -137,4 +137,6 @@ func (b *baseline) counts() (held, distinct uint64) {
 // mappedBytes is 0: everything is on the Go heap.
 func (b *baseline) mappedBytes() uint64 { return 0 }
 
+func (b *baseline) parts() map[string]uint64 { return nil }
+
 func (b *baseline) close() error { return nil }

@@ -109,6 +109,17 @@ func (a *indexArm) mappedBytes() uint64 {
 	return total
 }
 
+// parts are the bytes in use by purpose, and those taken from the system.
+func (a *indexArm) parts() map[string]uint64 {
+	s := a.lane.Stats()
+	out := map[string]uint64{"tree reserved": s.Reserved, "tree limbo": s.Limbo}
+	for name, n := range s.Bytes {
+		out["tree "+name] = n
+	}
+	out["translators reserved"], out["translators"] = a.memory.Reserved()
+	return out
+}
+
 func (a *indexArm) close() error {
 	held, _ := a.counts()
 	mapped := uint64(0)

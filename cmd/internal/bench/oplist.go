@@ -22,6 +22,7 @@ type arm interface {
 	remove(worker uint32, keys []uint64)
 	counts() (held, distinct uint64)
 	mappedBytes() uint64 // in use outside the Go heap
+	parts() map[string]uint64
 	close() error
 }
 
@@ -38,6 +39,9 @@ type Run struct {
 	PerCPU    float64     `json:"block_ops_per_cpu_second"`
 	QueryNs   Percentiles `json:"query_ns"`
 	BytesHeld Bytes       `json:"bytes_per_held_block"`
+	// Parts says where the memory is, in bytes for each held block: in use by purpose,
+	// and what is reserved, that is taken from the system.
+	Parts map[string]float64 `json:"bytes_by_part,omitempty"`
 }
 
 // Percentiles of a latency, in nanoseconds.
@@ -154,6 +158,12 @@ func passOplist(b *bencher, tape *Tape) (Run, error) {
 			Live: float64(int64(a.mappedBytes())+after.heap-before.heap) / float64(held),
 			RSS:  float64(after.resident-before.resident) / float64(held),
 		},
+	}
+	for name, n := range a.parts() {
+		if r.Parts == nil {
+			r.Parts = map[string]float64{}
+		}
+		r.Parts[name] = float64(n) / float64(held)
 	}
 	if err := a.close(); err != nil {
 		return r, fmt.Errorf("%s: %w", b.job.Arm, err)
