@@ -110,7 +110,7 @@ func (c *call) readBody() error {
 	}
 	in := http.MaxBytesReader(c.w, c.r.Body, limit)
 	for {
-		if !c.large && (len(buf) >= largeBody || c.r.ContentLength > largeBody) {
+		if !c.large && len(buf) >= largeBody { // that many have come: a claim alone takes no place from others
 			if err := c.acquireLarge(); err != nil {
 				return err
 			}

@@ -10,10 +10,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -211,6 +213,30 @@ func TestTooManyQueries(t *testing.T) {
 		t.Errorf("first: %d %s", a.status, a.body)
 	}
 	f.mustPost("/query_by_hash", query, 200)
+}
+
+// Clients that announce large bodies and send nothing keep no large body of others out.
+func TestAnnouncedBodiesHoldNoPlace(t *testing.T) {
+	f := setup(t, Config{MaxLargeBodies: 1, QueueTimeout: time.Millisecond})
+	f.register("1", 0)
+	var slow []*io.PipeWriter
+	var ended sync.WaitGroup
+	for range 4 {
+		body, w := io.Pipe()
+		slow = append(slow, w)
+		req := httptest.NewRequest("POST", "/query", body)
+		req.Header.Set("Content-Type", "application/json")
+		req.ContentLength = 2 * largeBody
+		ended.Go(func() { f.router.Handler().ServeHTTP(httptest.NewRecorder(), req) })
+		if _, err := w.Write([]byte("{")); err != nil { // the handler reads: it is waiting for the rest
+			t.Fatal(err)
+		}
+	}
+	f.mustPost("/query", strings.Repeat(" ", largeBody)+`{"token_ids":[1],"model_name":"m"}`, 200)
+	for _, w := range slow {
+		w.Close()
+	}
+	ended.Wait()
 }
 
 // Large bodies in memory are bounded in number; small ones go past them.

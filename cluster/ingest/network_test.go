@@ -189,6 +189,7 @@ type mockEngine struct {
 
 	threeFrames bool           // replay replies without a topic
 	hang        bool           // replay never answers
+	drip        []uint64       // replay answers with these batches again and again instead
 	noMarker    bool           // the end marker is lost
 	dropReplies map[int]bool   // replies lost on the way, by their number within a request
 	stopAfter   int            // replies per request; the rest and the marker are lost; 0 = all
@@ -272,6 +273,13 @@ func (e *mockEngine) answer(start uint64, reply func(...[]byte)) {
 		e.onRequest(start)
 	}
 	if e.hang || e.down {
+		return
+	}
+	if e.drip != nil {
+		for i := range 240 { // for two minutes
+			b := e.buffer[e.drip[i%len(e.drip)]]
+			time.AfterFunc(time.Duration(i)*500*time.Millisecond, func() { reply(nil, []byte(e.topic), seqFrame(b.seq), b.payload) })
+		}
 		return
 	}
 	n := 0

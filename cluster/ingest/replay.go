@@ -136,7 +136,7 @@ func (r *replay) OnReply(frames [][]byte) {
 		return
 	}
 	st.src.dirty = true
-	r.deadline = st.src.loop.tl.Now().Add(st.src.loop.cfg.ReplayTimeout)
+	began, verified, pos := r.began, r.verified, r.pos
 	switch {
 	case r.purpose == refill:
 		r.older(end, seq)
@@ -144,6 +144,11 @@ func (r *replay) OnReply(frames [][]byte) {
 		r.end()
 	default:
 		r.batch(seq, payload)
+	}
+	// Only what brings the replay on buys it time: an answer that repeats itself for ever
+	// must not hold back what the engine says live.
+	if st.rep == r && (r.began != began || r.verified != verified || r.pos != pos) {
+		r.deadline = st.src.loop.tl.Now().Add(st.src.loop.cfg.ReplayTimeout)
 	}
 	st.settle()
 }

@@ -20,6 +20,8 @@ var replayFaults = []replayFault{
 	{name: "three frames", set: func(e *mockEngine) { e.threeFrames = true }, gapFull: true, reconnectFull: true},
 	{name: "no end marker", set: func(e *mockEngine) { e.noMarker = true }, gapFull: true, reconnectFull: true},
 	{name: "hangs", set: func(e *mockEngine) { e.hang = true }, end: ReplaySilent},
+	{name: "repeats the cursor for ever", set: func(e *mockEngine) { e.drip = []uint64{6} }, end: ReplayEndedEarly},
+	{name: "repeats older ones for ever", set: func(e *mockEngine) { e.drip = []uint64{0, 3} }, end: ReplaySilent},
 	{name: "cut after three", set: func(e *mockEngine) { e.stopAfter = 3 }, gapFull: true, reconnectFull: true},
 	{name: "reply lost once", set: func(e *mockEngine) {
 		e.dropReplies = map[int]bool{3: true}
@@ -108,7 +110,7 @@ func TestReplayAfterReconnect(t *testing.T) {
 				e.connect()
 				w.wait(40 * time.Second)
 				e.publish(batch(store("", "xy")))
-				w.settle()
+				w.wait(20 * time.Second) // the new batch may open the question again
 				s := w.source("w1")
 				if f.reconnectFull {
 					w.want(all[:12], 12, "xy", 2)
