@@ -11,7 +11,7 @@ FUZZTIME  ?= 10s
 TRACES    ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-unit test-race fuzz smoke conformance bench verify fix clean
+.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance bench verify fix clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,12 @@ setup: ## install system packages that are missing (libzmq3-dev, pkg-config, a C
 	@deploy/setup.sh
 
 build: setup ## build bin/kvcluster
+	@echo "building $(BIN) (the first time fetches modules and takes a few minutes)"
 	@$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/kvcluster
+
+PREFIX ?= /usr/local
+install: build ## copy bin/kvcluster to PREFIX/bin (default /usr/local)
+	install -D $(BIN) $(DESTDIR)$(PREFIX)/bin/kvcluster
 
 run: build ## a running node with eight mock workers feeding it, watched live (Ctrl-C ends it)
 	@$(BIN) demo

@@ -169,11 +169,11 @@ func (r *Router) causes(s *searcher, e *explanation, w catalog.Worker, rank cata
 	if st.Orphans > 0 || st.OrphansLost > 0 {
 		add("orphaned", "%d blocks wait for a parent that was never announced (%d gave up waiting); the block may be among them", st.Orphans, st.OrphansLost)
 	}
-	others := "no other rank's stream has announced it either"
+	others := "no other rank holds it now"
 	if e.states[block].Known {
 		others = "it is known of other ranks"
 	}
-	add("never_announced", "this rank never announced the block since it was registered (life %d), or its removal is no longer remembered; %s", rank.Life, others)
+	add("never_announced", "not held now: this rank has not announced the block, or it announced and removed it and nobody holds the place any more that would remember; %s", others)
 	return out
 }
 

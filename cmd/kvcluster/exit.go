@@ -11,7 +11,7 @@ var errUsage = errors.New("wrong use")
 
 func exitCode(err error) int {
 	switch {
-	case errors.Is(err, errUsage):
+	case errors.Is(err, errUsage), errors.Is(err, client.ErrBadRequest):
 		return exitUsage
 	case errors.Is(err, client.ErrNotFound):
 		return exitNotFound

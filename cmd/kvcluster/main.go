@@ -62,8 +62,11 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c commands
 	code := -1
-	if len(args) == 0 {
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "--version":
+		args = []string{"version"}
 	}
 	options := []kong.Option{
 		kong.Name("kvcluster"),
@@ -93,7 +96,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "kvcluster:", err)
-		fmt.Fprintln(stderr, "Try: kvcluster --help")
+		fmt.Fprintln(stderr, "Try: kvcluster", helpFor(err))
 		return exitUsage
 	}
 	a := &app{ctx: ctx, stdout: stdout, stderr: stderr, log: newLogger(stderr, c.Verbose, c.LogJSON)}
@@ -103,6 +106,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintln(stderr, "kvcluster:", err)
 	return exitCode(err)
+}
+
+// helpFor names the help that fits a fault of the command line.
+func helpFor(err error) string {
+	var pe *kong.ParseError
+	if errors.As(err, &pe) && pe.Context != nil && pe.Context.Selected() != nil {
+		return pe.Context.Selected().Name + " --help"
+	}
+	return "--help"
 }
 
 func newLogger(w io.Writer, verbose, asJSON bool) *slog.Logger {

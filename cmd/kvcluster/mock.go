@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvcluster/kvcluster/chaos/mockengine"
 	"github.com/kvcluster/kvcluster/chaos/trace"
+	"github.com/kvcluster/kvcluster/cmd/internal/client"
 	"github.com/kvcluster/kvcluster/transport/zmq"
 )
 
@@ -44,7 +45,7 @@ func (mockCmd) Help() string {
 Examples:
   kvcluster mock --register http://127.0.0.1:8090
   kvcluster mock -n 16 --format sglang-map --trace conversation_trace.jsonl --speedup 20 --register http://127.0.0.1:8090
-  kvcluster mock --generate --requests 500 --fault lose:3@100 --fault restart@200/2 --register http://127.0.0.1:8090`
+  kvcluster mock --generate --requests 500 --fault lose:3@20 --fault restart@60/2 --register http://127.0.0.1:8090`
 }
 
 // Run plays the trace to its end or until interrupted.
@@ -52,6 +53,15 @@ func (c *mockCmd) Run(a *app) error {
 	cfg, err := c.config(a)
 	if err != nil {
 		return err
+	}
+	if c.Register != "" { // say at once when nobody is there
+		cl, err := client.New(c.Register, 10*time.Second)
+		if err != nil {
+			return fmt.Errorf("%w: --register: %w", errUsage, err)
+		}
+		if err := cl.Get(a.ctx, "/health", nil, nil); err != nil {
+			return err
+		}
 	}
 	fleet, err := mockengine.New(cfg)
 	if errors.Is(err, mockengine.ErrConfig) {
@@ -93,8 +103,8 @@ func (c *mockCmd) config(a *app) (mockengine.Config, error) {
 		Speedup: c.Speedup, MaxBlockRate: c.MaxRate, Host: c.BindHost, BasePort: c.BasePort, Register: c.Register, Unregister: !c.Keep,
 		FirstInstance: c.First, Model: c.Model, RoutingGroup: c.Group, Stay: c.Stay, Logger: a.log,
 	}
-	if c.Requests < 0 {
-		return cfg, fmt.Errorf("%w: --requests is %d", errUsage, c.Requests)
+	if c.Requests < 0 || c.Workers < 1 {
+		return cfg, fmt.Errorf("%w: --workers must be at least 1 and --requests not below 0", errUsage)
 	}
 	var err error
 	if cfg.Formats, err = mockengine.ParseFormats(c.Format); err != nil {

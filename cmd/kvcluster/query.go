@@ -78,6 +78,9 @@ func (c *queryCmd) Run(a *app) error {
 	if c.Explain {
 		return c.explain(a, cl, body)
 	}
+	if c.Instance != "" {
+		return fmt.Errorf("%w: --instance goes with --explain", errUsage)
+	}
 	var raw json.RawMessage
 	if err := cl.Post(a.ctx, path, body, &raw); err != nil {
 		return fmt.Errorf("query: %w", err)
@@ -158,7 +161,7 @@ func printScores(w io.Writer, ans scoreAnswer, given int) error {
 		fmt.Fprintln(w, "STALE: the node cannot prove that its map is current")
 	}
 	if len(ans.Instances) == 0 {
-		_, err := fmt.Fprintf(w, "no worker holds the beginning of these %d numbers (kvcluster query --explain says why for one worker)\n", given)
+		_, err := fmt.Fprintf(w, "no worker holds the beginning of these %d tokens, or they are less than one block (kvcluster query --explain says why for one worker)\n", given)
 		return err
 	}
 	names := make([]string, 0, len(ans.Instances))

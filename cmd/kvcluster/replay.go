@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type replayCmd struct {
 	Register string        `help:"Register the publisher as this instance at --server." placeholder:"INSTANCE"`
 	Model    string        `help:"With --register: model name." default:"replay" short:"m"`
 	Block    uint32        `help:"With --register: tokens per block." default:"16" short:"b" name:"block-size"`
+	Keep     bool          `help:"With --register: leave the instance registered at the end."`
 	Settle   time.Duration `help:"Pause before the first batch, for subscribers to connect." default:"500ms"`
 }
 
@@ -35,7 +37,7 @@ func (replayCmd) Help() string {
 
 Examples:
   kvcluster replay --record tcp://10.0.0.7:5557 worker7.rec
-  kvcluster replay worker7.rec --speedup 10 --register 7 --model llama-3 --block-size 16`
+  kvcluster replay worker7.rec --speedup 10 --register 7 --model llama-3 --block-size 16 --stay`
 }
 
 // Run records or publishes until the end or until interrupted.
@@ -96,8 +98,14 @@ func (c *replayCmd) publish(a *app, network transport.Network) error {
 	}
 	fmt.Fprintf(a.stderr, "publishing at %s, replays at %s\n", p.Endpoint(), p.ReplayEndpoint())
 	if c.Register != "" {
-		if err := c.register(a, p); err != nil {
-			return err
+		leave, err := c.register(a, p)
+		if err != nil {
+			ctx, cancel := context.WithCancel(a.ctx)
+			cancel()
+			return errors.Join(err, p.Run(ctx)) // a run that is over at once closes the sockets
+		}
+		if !c.Keep {
+			defer leave()
 		}
 	}
 	line := func() string {
@@ -112,19 +120,26 @@ func (c *replayCmd) publish(a *app, network transport.Network) error {
 	return err
 }
 
-func (c *replayCmd) register(a *app, p *recording.Player) error {
+// register tells the node of the publisher; leave takes that back.
+func (c *replayCmd) register(a *app, p *recording.Player) (leave func(), err error) {
 	cl, err := client.New(c.Server, c.Timeout)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
 	}
 	body := map[string]any{"instance_id": instanceID(c.Register), "endpoint": p.Endpoint(), "model_name": c.Model, "block_size": c.Block}
 	if r := p.ReplayEndpoint(); r != "" {
 		body["replay_endpoint"] = r
 	}
 	if err := cl.Post(a.ctx, "/register", body, nil); err != nil {
-		return fmt.Errorf("register %s: %w", c.Register, err)
+		return nil, fmt.Errorf("register %s: %w", c.Register, err)
 	}
-	return nil
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), 5*time.Second)
+		defer cancel()
+		if err := cl.Post(ctx, "/unregister", map[string]any{"instance_id": instanceID(c.Register), "model_name": c.Model}, nil); err != nil {
+			fmt.Fprintf(a.stderr, "unregister %s: %v\n", c.Register, err)
+		}
+	}, nil
 }
 
 // progress writes line every two seconds until the function it returns is called.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/kvcluster/kvcluster/cmd/internal/live"
 )
@@ -32,9 +33,18 @@ func (c *statusCmd) Run(a *app) error {
 		_, err = a.stdout.Write(append(raw, '\n'))
 		return err
 	}
+	before, err := live.Take(a.ctx, cl)
+	if err != nil {
+		return err
+	}
+	select { // rates need two looks
+	case <-a.ctx.Done():
+		return a.ctx.Err()
+	case <-time.After(500 * time.Millisecond):
+	}
 	now, err := live.Take(a.ctx, cl)
 	if err != nil {
 		return err
 	}
-	return live.Table(a.stdout, cl.Base(), nil, now, 20)
+	return live.Table(a.stdout, cl.Base(), before, now, 20)
 }

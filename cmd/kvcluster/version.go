@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 // version is set at link time from the tag; an untagged build says "devel".
@@ -32,6 +33,10 @@ func (c *versionCmd) Run(a *app) error {
 	if c.JSON {
 		return json.NewEncoder(a.stdout).Encode(v)
 	}
-	_, err := fmt.Fprintf(a.stdout, "kvcluster %s %s %s %s\n", v.Version, v.Commit, v.Go, v.Target)
+	commit := v.Commit
+	if len(commit) >= 7 && strings.Contains(v.Version, commit[:7]) {
+		commit = "" // an untagged build's version is its commit
+	}
+	_, err := fmt.Fprintln(a.stdout, strings.Join(strings.Fields(fmt.Sprint("kvcluster ", v.Version, " ", commit, " ", v.Go, " ", v.Target)), " "))
 	return err
 }

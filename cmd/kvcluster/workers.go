@@ -180,6 +180,10 @@ func (c *workersCmd) Run(a *app) error {
 	if err := json.Unmarshal(raw, &ws); err != nil {
 		return fmt.Errorf("the answer of /workers is not what was expected: %w", err)
 	}
+	if len(ws) == 0 && (c.Model != "" || c.Group != "") {
+		_, err := fmt.Fprintln(a.stdout, "no worker of that model and group is registered")
+		return err
+	}
 	if len(ws) == 0 {
 		_, err := fmt.Fprintln(a.stdout, "no workers are registered (kvcluster register --help)")
 		return err
@@ -190,6 +194,9 @@ func (c *workersCmd) Run(a *app) error {
 		for _, rank := range numericKeys(w.Listeners) {
 			l := w.Listeners[rank]
 			remark := l.LastError
+			if remark == "" && len(l.Warnings) == 0 && l.Status == "pending" {
+				remark = "not connected yet: does a publisher listen there?"
+			}
 			for _, s := range l.Warnings {
 				if remark != "" {
 					remark += "; "

@@ -21,6 +21,8 @@ var (
 	ErrNoServer = errors.New("no node answers")
 	// ErrNotFound: the node answered 404.
 	ErrNotFound = errors.New("not found")
+	// ErrBadRequest: the node answered 400 or 422: what was asked can never be right.
+	ErrBadRequest = errors.New("bad request")
 	// ErrRefused: the node answered with another error status.
 	ErrRefused = errors.New("the node refused")
 )
@@ -38,7 +40,7 @@ func New(server string, timeout time.Duration) (*Client, error) {
 		server = "http://" + server
 	}
 	u, err := url.Parse(server)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("server address %q is not a URL like http://127.0.0.1:8090", server)
 	}
 	return &Client{base: strings.TrimRight(u.String(), "/"), http: &http.Client{Timeout: timeout}}, nil
@@ -130,8 +132,11 @@ func statusError(code int, body []byte) error {
 		text = http.StatusText(code)
 	}
 	kind := ErrRefused
-	if code == http.StatusNotFound {
+	switch code {
+	case http.StatusNotFound:
 		kind = ErrNotFound
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		kind = ErrBadRequest
 	}
 	return &Error{Status: code, Text: text, kind: kind}
 }
@@ -146,5 +151,5 @@ type Error struct {
 // Error returns what the node said, with the status.
 func (e *Error) Error() string { return fmt.Sprintf("%s (HTTP %d)", e.Text, e.Status) }
 
-// Unwrap returns ErrNotFound or ErrRefused.
+// Unwrap returns ErrNotFound, ErrBadRequest or ErrRefused.
 func (e *Error) Unwrap() error { return e.kind }
