@@ -90,8 +90,10 @@ func (c *Config) applyDefaults() {
 func (c Config) Validate() error {
 	c.applyDefaults()
 	var errs []error
-	if _, _, err := net.SplitHostPort(c.Address); err != nil {
+	if _, port, err := net.SplitHostPort(c.Address); err != nil {
 		errs = append(errs, fmt.Errorf("address %q: %w", c.Address, err))
+	} else if _, err := net.LookupPort("tcp", port); err != nil {
+		errs = append(errs, fmt.Errorf("address %q: %q is no port", c.Address, port))
 	}
 	if c.DebugAddress != "" {
 		host, _, err := net.SplitHostPort(c.DebugAddress)

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -68,6 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case args[0] == "--version":
 		args = []string{"version"}
 	}
+	args = joinNegatives(args)
 	options := []kong.Option{
 		kong.Name("kvcluster"),
 		kong.Description("A sharded index of LLM KV caches: which worker already holds how much of a prompt.\n\nStart with: kvcluster demo"),
@@ -107,6 +110,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fmt.Fprintln(stderr, "kvcluster:", err)
 	return exitCode(err)
 }
+
+// joinNegatives writes "--flag -1" as "--flag=-1", since the parser takes a word that
+// begins with a dash for a flag.
+func joinNegatives(args []string) []string {
+	var out []string
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			return append(out, args[i:]...)
+		}
+		if i+1 < len(args) && strings.HasPrefix(a, "--") && !strings.Contains(a, "=") && negative.MatchString(args[i+1]) {
+			a += "=" + args[i+1]
+			i++
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// negative is a number, size or duration below zero.
+var negative = regexp.MustCompile(`^-[0-9.]`)
 
 // helpFor names the help that fits a fault of the command line.
 func helpFor(err error) string {
