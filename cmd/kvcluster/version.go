@@ -15,6 +15,13 @@ type versionCmd struct {
 	JSON bool `help:"Print JSON." name:"json"`
 }
 
+// Help shows both forms.
+func (versionCmd) Help() string {
+	return `Examples:
+  kvcluster version
+  kvcluster version --json | jq -r .version`
+}
+
 // Run prints the version, the commit if the build knows it, and the toolchain.
 func (c *versionCmd) Run(a *app) error {
 	v := struct {

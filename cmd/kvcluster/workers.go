@@ -148,11 +148,11 @@ func (workersCmd) Help() string {
 
 // workerEntry is the part of GET /workers that the table shows.
 type workerEntry struct {
-	Instance  any    `json:"instance_id"`
-	Status    string `json:"status"`
-	Model     string `json:"model_name"`
-	Group     string `json:"routing_group"`
-	BlockSize uint32 `json:"block_size"`
+	Instance  client.ID `json:"instance_id"`
+	Status    string    `json:"status"`
+	Model     string    `json:"model_name"`
+	Group     string    `json:"routing_group"`
+	BlockSize uint32    `json:"block_size"`
 	Listeners map[string]struct {
 		Endpoint  string   `json:"endpoint"`
 		Status    string   `json:"status"`
@@ -203,18 +203,10 @@ func (c *workersCmd) Run(a *app) error {
 				}
 				remark += s
 			}
-			fmt.Fprintf(t, "%v\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", text(w.Instance), rank, l.Status, w.Model, w.Group, w.BlockSize, l.Endpoint, remark)
+			fmt.Fprintf(t, "%v\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", w.Instance, rank, l.Status, w.Model, w.Group, w.BlockSize, l.Endpoint, remark)
 		}
 	}
 	return t.Flush()
-}
-
-// text prints an instance id that may have come as a JSON number.
-func text(v any) string {
-	if f, ok := v.(float64); ok {
-		return strconv.FormatFloat(f, 'f', -1, 64)
-	}
-	return fmt.Sprint(v)
 }
 
 func numericKeys[V any](m map[string]V) []string {

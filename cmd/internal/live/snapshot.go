@@ -5,9 +5,7 @@ package live
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cmd/internal/client"
@@ -64,7 +62,7 @@ type statusBody struct {
 }
 
 type workerBody struct {
-	Instance  any `json:"instance_id"`
+	Instance  client.ID `json:"instance_id"`
 	Listeners map[string]struct {
 		Status    string            `json:"status"`
 		LastError string            `json:"last_error"`
@@ -97,7 +95,7 @@ func Take(ctx context.Context, c *client.Client) (*Snapshot, error) {
 	}
 	for _, w := range ws {
 		for rank, l := range w.Listeners {
-			o := Worker{Instance: idText(w.Instance), Rank: rank, State: l.Status, Events: l.Events, Lag: time.Duration(l.LagUs) * time.Microsecond, Remark: l.LastError}
+			o := Worker{Instance: string(w.Instance), Rank: rank, State: l.Status, Events: l.Events, Lag: time.Duration(l.LagUs) * time.Microsecond, Remark: l.LastError}
 			if o.Remark == "" && len(l.Warnings) > 0 {
 				o.Remark = l.Warnings[0]
 			}
@@ -116,11 +114,4 @@ func Take(ctx context.Context, c *client.Client) (*Snapshot, error) {
 		return cmp.Or(-cmp.Compare(a.Held, b.Held), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Rank, b.Rank))
 	})
 	return s, nil
-}
-
-func idText(v any) string {
-	if f, ok := v.(float64); ok {
-		return strconv.FormatFloat(f, 'f', -1, 64)
-	}
-	return fmt.Sprint(v)
 }
