@@ -32,6 +32,7 @@ type loop struct {
 	// writeErr is the writer's first error: the index is closed or broken.
 	writeErr error
 	emitFn   func(indexer.Frame) error // bound once: no closure per batch
+	trimmed  time.Time                 // latest Trim of the translators' memory, by loop 0
 	scratch  scratch
 	shared   *translate.Scratch // of the loop's translators: batches of one loop never overlap
 }
@@ -46,6 +47,13 @@ type purge struct {
 	done    bool
 }
 
+// Pages that growing tables have left free go back to the system every trimEvery, a
+// bounded number of slabs (2 MiB each) at a time so that no batch waits for long.
+const (
+	trimEvery = 10 * time.Second
+	trimSlabs = 64
+)
+
 func (l *loop) start() { l.tick() }
 
 // tick drives all time-outs. There is one timer for each loop, not for each source.
@@ -56,6 +64,10 @@ func (l *loop) tick() {
 	}
 	l.settlePurges(now)
 	l.lag.settle(l.w.Applied(), now)
+	if l.index == 0 && now.Sub(l.trimmed) >= trimEvery {
+		l.trimmed = now
+		l.m.memory.Trim(trimSlabs)
+	}
 	l.tl.AfterFunc(l.cfg.Tick, l.tick)
 }
 

@@ -37,7 +37,12 @@ type slab struct {
 	left int               // free granules
 	// misfit: a request of so many granules failed since the last release.
 	misfit int
+	// loose: something was released since the last Trim.
+	loose bool
 }
+
+// pageGranules is a page of the operating system, in granules.
+const pageGranules = 4096 / granule
 
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory { return &Memory{} }
@@ -98,6 +103,47 @@ func (m *Memory) release(p unsafe.Pointer, n int) {
 		return
 	}
 	panic("translate: release of memory that is not from here")
+}
+
+// Trim gives free whole pages inside slabs back to the operating system: what growing
+// tables have left behind. It looks at most at max slabs that something was released
+// in since they were looked at last, and returns the bytes given back. A page that is
+// used again is faulted in again, so Trim is for a quiet moment, not for every release.
+func (m *Memory) Trim(max int) (bytes uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.mu.slabs {
+		if !s.loose {
+			continue
+		}
+		if max--; max < 0 {
+			break
+		}
+		s.loose = false
+		bytes += s.trimPages()
+	}
+	return bytes
+}
+
+// trimPages drops the runs of pages that are wholly free.
+func (s *slab) trimPages() (bytes uint64) {
+	const pages = slabBytes / granule / pageGranules
+	isFree := func(p int) bool {
+		return s.free[p*pageGranules/64]>>(p*pageGranules%64)&(1<<pageGranules-1) == 1<<pageGranules-1
+	}
+	for p := 0; p < pages; p++ {
+		from := p
+		for p < pages && isFree(p) {
+			p++
+		}
+		if n := p - from; n > 0 {
+			b := s.data[from*4096 : p*4096]
+			if unix.Madvise(b, unix.MADV_DONTNEED) == nil { // a hint; the memory stays usable
+				bytes += uint64(len(b))
+			}
+		}
+	}
+	return bytes
 }
 
 func roundUp(n int) int { return (n + slabBytes - 1) &^ (slabBytes - 1) }
@@ -167,4 +213,5 @@ func (s *slab) put(at, g int) {
 	}
 	s.left += g
 	s.misfit = slabBytes/granule + 1
+	s.loose = true
 }

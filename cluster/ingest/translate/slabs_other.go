@@ -14,6 +14,9 @@ func NewMemory() *Memory { return &Memory{} }
 // Reserved returns 0, 0 in this build.
 func (m *Memory) Reserved() (reserved, used uint64) { return 0, 0 }
 
+// Trim does nothing in this build.
+func (m *Memory) Trim(int) uint64 { return 0 }
+
 func (m *Memory) alloc(n int) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(make([]uint64, (n+7)/8)))
 }

@@ -139,4 +139,6 @@ func (b *baseline) mappedBytes() uint64 { return 0 }
 
 func (b *baseline) parts() map[string]uint64 { return nil }
 
+func (b *baseline) rest() {}
+
 func (b *baseline) close() error { return nil }

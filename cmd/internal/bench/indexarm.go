@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/kvcluster/kvcluster/cluster/ingest/translate"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -119,6 +120,8 @@ func (a *indexArm) parts() map[string]uint64 {
 	out["translators reserved"], out["translators"] = a.memory.Reserved()
 	return out
 }
+
+func (a *indexArm) rest() { a.memory.Trim(math.MaxInt) }
 
 func (a *indexArm) close() error {
 	held, _ := a.counts()

@@ -23,6 +23,8 @@ type arm interface {
 	counts() (held, distinct uint64)
 	mappedBytes() uint64 // in use outside the Go heap
 	parts() map[string]uint64
+	// rest does what a node does in a quiet moment; it is part of the CPU time.
+	rest()
 	close() error
 }
 
@@ -143,6 +145,7 @@ func passOplist(b *bencher, tape *Tape) (Run, error) {
 			return Run{}, b.ctx.Err()
 		}
 	}
+	a.rest()
 	seconds := (processCPU() - cpu).Seconds()
 	after, err := takeMemory()
 	if err != nil {

@@ -206,7 +206,7 @@ func (p *replay) awaitTick(deadline uint64) uint64 {
 			return now
 		}
 		if left := p.ns(now, deadline); left > 2*spin {
-			time.Sleep(time.Duration(left - spin))
+			nap(time.Duration(left - spin))
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (p *replay) restUntilNext(i int, watching bool) {
 		deadline := p.origin + uint64(float64(p.schedule[i].deadline)/p.clock.nsPerTick)
 		rest = max(rest, min(p.ns(ticks(), deadline), int64(10*time.Millisecond)))
 	}
-	time.Sleep(time.Duration(rest))
+	nap(time.Duration(rest))
 }
 
 // report judges the replay by its rules and sets the figures.

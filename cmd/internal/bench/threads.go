@@ -1,6 +1,10 @@
 package bench
 
-import "golang.org/x/sys/unix"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // allowedCPUs returns the cores that the process may use.
 func allowedCPUs() []int {
@@ -29,4 +33,11 @@ func pinThread(n int) {
 	var one unix.CPUSet
 	one.Set(cpus[n])
 	_ = unix.SchedSetaffinity(0, &one) // not allowed in some containers
+}
+
+// nap blocks the calling thread. time.Sleep is no use for less than a millisecond: when
+// nothing else is to do, the runtime waits in epoll, which counts in milliseconds.
+func nap(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&ts, nil) // cut short by a signal: callers look at the clock again
 }
