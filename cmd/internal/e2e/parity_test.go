@@ -145,6 +145,20 @@ func comparePrompts(t *testing.T, url string, f *mockengine.Fleet, tr *truth, bl
 	t.Logf("%d prompts, %d scores compared", len(plan.Trace().Requests), rows)
 }
 
+// promptDiff asks for one prompt of the plan and compares every worker's scores.
+func promptDiff(t *testing.T, url string, f *mockengine.Fleet, tr *truth, request, blockSize int) string {
+	t.Helper()
+	p := f.Plan().Prompt(request)
+	var got answer
+	if status, body := call(t, "POST", url+"/query", queryBody("parity", p), &got); status != 200 {
+		return fmt.Sprintf("HTTP %d %s", status, body)
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	diff, _ := compare(tr, got, f.Plan().AppendLocals(nil, request, blockSize), nil, nil, blockSize)
+	return diff
+}
+
 // compare returns the first difference, and how many scores above 0 there are.
 func compare(tr *truth, got answer, locals, window []uint64, bigram map[string]bool, blockSize int) (string, int) {
 	rows := 0
