@@ -100,7 +100,7 @@ func (w *world) check() {
 			if v.Ready(uint32(part), o.Name) && w.health[o.Name] == Alive {
 				ready++
 			}
-			if w.health[o.Name] == Gone && staying >= v.Cluster.Replicas {
+			if w.health[o.Name] == Gone && dead == 0 && staying >= v.Cluster.Replicas {
 				w.t.Fatalf("partition %d is still at %s, which is gone", part, o.Name)
 			}
 		}
