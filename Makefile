@@ -7,7 +7,7 @@ VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 LDFLAGS   := -s -w -X main.version=$(VERSION)
 # Packages with goroutines or threads; the others gain nothing from the race detector.
 RACE_PKGS := ./cluster/... ./indexer/... ./transport/... ./router/... ./shard/...
-FUZZTIME  ?= 10s
+FUZZTIME  ?= 5s
 TRACES    ?= ../shared/traces
 
 .DEFAULT_GOAL := help

@@ -94,7 +94,7 @@ func (w *world) check() {
 	for part := range v.Owners {
 		ready := 0
 		for _, o := range v.Owners[part] {
-			if w.health[o.Name] == Alive && !v.Ready(uint32(part), o.Name) {
+			if m, _ := v.Member(o.Name); m.Phase == state.Active && w.health[o.Name] == Alive && !v.Ready(uint32(part), o.Name) {
 				w.t.Fatalf("partition %d: %s is alive and not ready", part, o.Name)
 			}
 			if v.Ready(uint32(part), o.Name) && w.health[o.Name] == Alive {
