@@ -193,7 +193,7 @@ func listWorkers(tb testing.TB, url string) (ws []map[string]any) {
 func TestUnknownFieldsAreIgnored(t *testing.T) {
 	url := startNode(t, nil)
 	h := newHealthy(t, url, "good")
-	body := fmt.Sprintf(`{"model_name":"good","not_a_field":{"a":[1,{"b":null}]},"token_ids":[1,2,3,4],"zz":1e400}`)
+	body := `{"model_name":"good","not_a_field":{"a":[1,{"b":null}]},"token_ids":[1,2,3,4],"zz":1e400}`
 	if status, ans := post(t, url+"/query", "application/json", []byte(body)); status != 200 {
 		t.Errorf("HTTP %d %s", status, ans)
 	}
