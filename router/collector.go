@@ -41,6 +41,11 @@ var (
 	descReserved = desc("kvcluster_index_reserved_bytes", "Bytes taken from the operating system.")
 	descLimbo    = desc("kvcluster_index_limbo_bytes", "Bytes that wait for readers before they can be used again.")
 
+	descOldestPin = desc("kvcluster_index_oldest_pin_seconds", "For how long some query has been in the index: a reader that stalls.")
+	descRevoked   = desc("kvcluster_index_revoked_queries_total", "Queries that started again because their reader stalled while memory ran short.")
+	descWantShed  = desc("kvcluster_index_want_shed_blocks", "Blocks to drop to come below the memory limit.")
+
+	descLaneApply   = desc("kvcluster_lane_apply_seconds", "Time that a frame took to apply, sampled since the lane began.", "lane", "quantile")
 	descLaneQueued  = desc("kvcluster_lane_queued_frames", "Frames waiting for a lane.", "lane")
 	descLaneBusy    = desc("kvcluster_lane_busy_ratio", "Share of time spent applying, since the last look.", "lane")
 	descLaneFrames  = desc("kvcluster_lane_frames_total", "Frames applied by a lane.", "lane")
@@ -115,12 +120,17 @@ func (c *collector) index(e emitter, node NodeStatus) {
 	}
 	e.gauge(descReserved, float64(x.Reserved))
 	e.gauge(descLimbo, float64(x.Limbo))
+	e.gauge(descOldestPin, x.OldestPin.Seconds())
+	e.counter(descRevoked, x.Revoked)
+	e.gauge(descWantShed, float64(x.WantShed))
 	for i, l := range x.Lanes {
 		lane := strconv.Itoa(i)
 		e.gauge(descLaneQueued, float64(l.Queued), lane)
 		e.gauge(descLaneBusy, l.BusyShare, lane)
 		e.counter(descLaneFrames, l.Frames, lane)
 		e.counter(descLaneStalled, l.Stalled, lane)
+		e.gauge(descLaneApply, l.ApplyP50.Seconds(), lane, "0.5")
+		e.gauge(descLaneApply, l.ApplyP99.Seconds(), lane, "0.99")
 	}
 }
 

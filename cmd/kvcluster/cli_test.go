@@ -141,7 +141,7 @@ func TestExitCodes(t *testing.T) {
 		{"a number that is none", []string{"serve", "--loops", "many"}, exitUsage, "many"},
 		{"a number below zero", []string{"serve", "--loops=-1"}, exitUsage, "Loops is -1"},
 		{"an address that is none", []string{"serve", "--listen", "nonsense"}, exitUsage, `address "nonsense"`},
-		{"a port that is none", []string{"serve", "--listen", "127.0.0.1:99999"}, exitFailed, "99999"},
+		{"a port that is none", []string{"serve", "--listen", "127.0.0.1:99999"}, exitUsage, "99999"},
 		{"a memory limit that is none", []string{"serve", "--memory-limit", "12Q"}, exitUsage, `"12Q" is not a size like 512M or 24G`},
 		{"a memory limit below zero", []string{"serve", "--memory-limit=-5"}, exitUsage, `"-5" is not a size`},
 		{"a memory limit beyond 64 bits", []string{"serve", "--memory-limit", "99999999999T"}, exitUsage, "is not a size"},
