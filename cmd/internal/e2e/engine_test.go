@@ -69,7 +69,8 @@ type handDriven struct {
 	events   []model.Event
 	markers  [][]uint32 // held only to see that batches were applied
 	marked   uint32
-	// before is called between the judge's knowing of a batch and its publication.
+	// before is called with each event that the judge takes in, before the batch of it is
+	// published: a reader may meet the node in the middle of a batch.
 	before func()
 }
 
@@ -215,13 +216,13 @@ func (e *handDriven) payload() []byte {
 	if e.told != nil {
 		for _, ev := range e.events {
 			e.told.Apply(e.id, ev)
+			if e.before != nil {
+				e.before()
+			}
 		}
 	}
 	out := encode.Append(nil, e.format, &encode.Batch{Time: float64(time.Now().UnixMicro()) / 1e6, Events: e.pending})
 	e.pending, e.events = nil, nil
-	if e.before != nil {
-		e.before()
-	}
 	return out
 }
 

@@ -88,7 +88,10 @@ func TestParityRestarts(t *testing.T) {
 	})
 }
 
+// parity plays n requests and compares every prompt. Nodes do not disturb each other:
+// these tests run side by side, after those that measure time.
 func parity(t *testing.T, n int, cfg mockengine.Config) {
+	t.Parallel()
 	url := startNode(t, nil)
 	cfg.Trace = traceOf(t, "conversation_trace.jsonl", n)
 	cfg.MaxBatchRate = 4000
