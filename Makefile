@@ -7,11 +7,12 @@ VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 LDFLAGS   := -s -w -X main.version=$(VERSION)
 # Packages with goroutines or threads; the others gain nothing from the race detector.
 RACE_PKGS := ./cluster/... ./indexer/... ./transport/... ./router/... ./shard/...
+SOAK      ?= 5m
 FUZZTIME  ?= 5s
 TRACES    ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance bench verify fix clean
+.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance parity soak bench verify fix clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +49,12 @@ smoke: build ## the built binary as a user starts it: demo, queries, clean end
 
 conformance: build ## publish vectors and a replay with the engines' own Python libraries, check the answers
 	@chaos/conformance/run.sh $(BIN)
+
+parity: setup ## the whole conversation trace through real sockets in every format, every answer compared (half an hour)
+	$(GO) test ./cmd/internal/e2e -run '^TestParity' -parity.requests=-1 -timeout 3h -v
+
+soak: setup ## answers under traffic, restarts and loss for SOAK, each within what is justified
+	$(GO) test ./cmd/internal/e2e -run '^TestPromise2NeverMore$$' -soak=$(SOAK) -timeout 24h -v
 
 bench: build ## the index on known work: op list, replay windows, shapes; JSON and chart in bench-out/
 	@mkdir -p bench-out
