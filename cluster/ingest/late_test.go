@@ -51,3 +51,26 @@ func TestMessagesAfterTheLossComeByReplay(t *testing.T) {
 		equal(t, "lives", w.lives, 0)
 	})
 }
+
+// A stream that cannot be had says so, and what it said before does not hide it.
+func TestPendingStreamsSayWhy(t *testing.T) {
+	run(t, nil, func(w *world) {
+		e := w.engine("e1", false)
+		e.down = true
+		w.register("w1", e)
+		w.settle()
+		equal(t, "error while it is awaited", w.source("w1").Ranks[0].LastError, "")
+		w.wait(10 * time.Second)
+		st := w.source("w1").Ranks[0]
+		equal(t, "state", st.State, Pending)
+		equal(t, "error", st.LastError, "no publisher answers at tcp://e1:5557")
+		e.connect()
+		e.publish(batch(store("", "abc")))
+		st = w.source("w1").Ranks[0]
+		equal(t, "state", st.State, Active)
+		equal(t, "error when it is there", st.LastError, "")
+		e.disconnect()
+		w.wait(10 * time.Second)
+		equal(t, "error when it is gone", w.source("w1").Ranks[0].LastError, "the publisher at tcp://e1:5557 is gone")
+	})
+}

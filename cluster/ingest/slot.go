@@ -13,6 +13,13 @@ import (
 	"github.com/kvcluster/kvcluster/transport/engine"
 )
 
+// connectPatience is how long a first connection may take before its absence is called
+// an error.
+const connectPatience = 5 * time.Second
+
+// bindsHere says that engines come to this node: none need be there.
+func (s *source) bindsHere() bool { return catalog.Binds(s.spec.Endpoint) }
+
 func (s *source) group() indexer.GroupID { return indexer.GroupID(s.spec.Group.ID) }
 
 // slot is one rank of a source, through its lives. While it waits for a slot number
@@ -317,6 +324,14 @@ func (sl *slot) snapshot(now time.Time) RankStatus {
 	}
 	if sl.waiting && (st.State == Active || st.State == CatchingUp) {
 		st.State = Buffering
+	}
+	if st.LastError == "" && st.State == Pending && !s.bindsHere() {
+		switch {
+		case !s.lastConn.IsZero():
+			st.LastError = "the publisher at " + s.spec.Endpoint + " is gone"
+		case now.Sub(s.opened) > connectPatience:
+			st.LastError = "no publisher answers at " + s.spec.Endpoint
+		}
 	}
 	if sl.tr != nil {
 		st.Translator = sl.tr.Stats()

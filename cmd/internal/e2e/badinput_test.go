@@ -240,14 +240,17 @@ func TestAbsurdSizes(t *testing.T) {
 func TestUnreachableEndpoint(t *testing.T) {
 	url := startNode(t, nil)
 	h := newHealthy(t, url, "good")
-	for i, endpoint := range []string{"tcp://127.0.0.1:1", "tcp://nowhere.invalid:5557", "tcp://" + listenDeaf(t), "ipc:///nonexistent/socket"} {
+	unreachable := []string{"tcp://127.0.0.1:1", "tcp://nowhere.invalid:5557", "tcp://" + listenDeaf(t), "ipc:///nonexistent/socket"}
+	for i, endpoint := range unreachable {
 		id := 200 + i
 		if status, ans := call(t, "POST", url+"/register", map[string]any{"instance_id": id, "endpoint": endpoint, "model_name": "good", "block_size": blockTokens}, nil); status != 201 {
 			t.Fatalf("register %s: HTTP %d %s", endpoint, status, ans)
 		}
-		await(t, 10*time.Second, func() string {
-			l := listenerOf(t, url, fmt.Sprint(id))
-			if (l.Status == "pending" || l.Status == "failed") && l.Endpoint == endpoint {
+	}
+	for i, endpoint := range unreachable {
+		await(t, 15*time.Second, func() string {
+			l := listenerOf(t, url, fmt.Sprint(200+i))
+			if (l.Status == "pending" || l.Status == "failed") && strings.Contains(l.LastError, endpoint) {
 				return ""
 			}
 			return fmt.Sprintf("%s is shown as %+v", endpoint, l)
