@@ -13,7 +13,7 @@ while IFS=: read -r file name; do
 		continue
 	fi
 	# The go tool reports its own time limit as a failure when it strikes while workers
-	# are being stopped (golang.org/issue/48591); a real one names an input.
+	# are being stopped; a real one names an input.
 	if grep -q 'context deadline exceeded' "$out" && ! grep -qE 'Failing input|panic:|_test\.go:' "$out"; then
 		echo "  ended by its time limit"
 		continue
