@@ -31,13 +31,13 @@ func requests(part int) int {
 func TestParity(t *testing.T) {
 	for _, format := range mockengine.Formats() {
 		t.Run(string(format), func(t *testing.T) {
-			parity(t, requests(1200), mockengine.Config{Workers: 16, Formats: []mockengine.Format{format}, BlockSize: 16, Capacity: 4096})
+			parity(t, requests(700), mockengine.Config{Workers: 16, Formats: []mockengine.Format{format}, BlockSize: 16, Capacity: 4096})
 		})
 	}
 }
 
 func TestParityMixedFormats(t *testing.T) {
-	parity(t, requests(1200), mockengine.Config{
+	parity(t, requests(800), mockengine.Config{
 		Workers: 12, Formats: []mockengine.Format{mockengine.VLLMMap, mockengine.SGLangMap, mockengine.VLLMArray, mockengine.SGLangArray, mockengine.TRTLLM},
 		BlockSize: 16, Capacity: 4096, Driver: driver.Config{Policy: driver.Random},
 	})
@@ -55,7 +55,7 @@ func TestParityLostBatches(t *testing.T) {
 	for _, at := range []uint64{0, 7, 50, 51, 120, 300} {
 		faults = append(faults, mockengine.Fault{Kind: mockengine.Lose, Count: 3, Batch: at, Worker: -1})
 	}
-	parity(t, requests(800), mockengine.Config{
+	parity(t, requests(600), mockengine.Config{
 		Workers: 16, Formats: []mockengine.Format{mockengine.VLLMMap, mockengine.SGLangMap, mockengine.VLLMArray, mockengine.SGLangArray},
 		BlockSize: 16, Capacity: 4096, Faults: faults,
 	})
