@@ -32,7 +32,31 @@ type Deps struct {
 	Log     Log
 	Index   indexer.Index
 	Network transport.Network
+	Spread  *Spread      // nil = this node is its whole cluster
 	Logger  *slog.Logger // nil = discard
+}
+
+// Spread is what a node of several has in addition: the way of frames to all owners,
+// and what comes from the ingest of other nodes. Both end after ingest has.
+type Spread struct {
+	Fanout Fanout
+	Owner  Owner
+}
+
+// Fanout sends the frames of this node's ingest to every receiver (package fanout).
+type Fanout interface {
+	NewWriter() indexer.Writer
+	// SetView is called with every view before ingest acts on it.
+	SetView(*state.View)
+	Run(ctx context.Context) error
+}
+
+// Owner holds copies that other nodes' ingest writes (package owner).
+type Owner interface {
+	// Retire ends a life: no frame of it is taken any more and what the index has of
+	// its slot is dropped.
+	Retire(r catalog.Retired, done func(error))
+	Run(ctx context.Context) error
 }
 
 // Node runs one member. Register, Unregister and the read methods may be called from
@@ -45,6 +69,7 @@ type Node struct {
 	view    atomic.Pointer[state.View]
 	changed watch
 	purge   chan purgeRequest
+	retired retirees
 	// pending are the goroutines that carry ingest's commands to the log; life ends
 	// when Run does.
 	pending sync.WaitGroup
@@ -73,14 +98,18 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	deps.Log.Subscribe(n.onView)
 	n.cfg.Ingest.Layout = shard.Layout{Partitions: n.View().Cluster.Partitions}
 	n.cfg.Ingest.Tenure = func(s catalog.Source) uint64 { return n.View().Assignments[s.ID].Tenure }
+	newWriter := deps.Index.NewWriter
+	if deps.Spread != nil {
+		newWriter = deps.Spread.Fanout.NewWriter
+	}
 	m, err := ingest.New(n.cfg.Ingest, ingest.Deps{
-		Network: deps.Network, Log: commands{n}, NewWriter: deps.Index.NewWriter, Logger: deps.Logger,
+		Network: deps.Network, Log: commands{n}, NewWriter: newWriter, Logger: deps.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	n.ingest = m
-	m.Reconcile(n.mine(n.View()))
+	n.follow(n.View())
 	return n, nil
 }
 
@@ -88,9 +117,21 @@ func New(cfg Config, deps Deps) (*Node, error) {
 func (n *Node) onView(v *state.View) {
 	n.view.Store(v)
 	if n.ingest != nil {
-		n.ingest.Reconcile(n.mine(v))
+		n.follow(v)
 	}
 	n.changed.notify()
+}
+
+// follow acts on a view: frames know their receivers before ingest makes any.
+func (n *Node) follow(v *state.View) {
+	mine := n.mine(v)
+	if sp := n.deps.Spread; sp != nil {
+		sp.Fanout.SetView(v)
+		for _, r := range n.retired.foreign(v.ToPurge[n.cfg.Name], mine) {
+			sp.Owner.Retire(r, func(err error) { n.retiredHere(r, err) })
+		}
+	}
+	n.ingest.Reconcile(mine)
 }
 
 // mine leaves the sources that the log gave to this node.
@@ -111,22 +152,39 @@ func (n *Node) Index() indexer.Index { return n.deps.Index }
 func (n *Node) Ingest() *ingest.Manager { return n.ingest }
 
 // Run works until ctx is done; it returns when every goroutine of the node is gone.
+// Ingest ends first, so that what it still sends finds its way.
 func (n *Node) Run(ctx context.Context) error {
-	done := make(chan error, 1)
-	go func() { done <- n.ingest.Run(ctx) }()
-	for {
+	defer n.pending.Wait()
+	defer n.end()
+	reading, stopReading := context.WithCancel(ctx)
+	defer stopReading()
+	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopParts()
+	running := 1
+	ended := make(chan error, 3)
+	go func() {
+		defer stopParts()
+		ended <- n.ingest.Run(reading)
+	}()
+	if sp := n.deps.Spread; sp != nil {
+		running = 3
+		go func() { ended <- sp.Fanout.Run(parts) }()
+		go func() { ended <- sp.Owner.Run(parts) }()
+	}
+	var errs []error
+	for running > 0 {
 		select {
-		case err := <-done:
-			n.end()
-			n.pending.Wait()
-			if err != nil {
-				return fmt.Errorf("node %s: %w", n.cfg.Name, err)
+		case err := <-ended:
+			running--
+			stopReading() // the first to end takes the others with it
+			if err != nil && !errors.Is(err, context.Canceled) {
+				errs = append(errs, fmt.Errorf("node %s: %w", n.cfg.Name, err))
 			}
-			return nil
 		case r := <-n.purge:
 			r.done(n.purgeSlot(ctx, r.slot))
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // purgeSlot drops what the index may still have of a retired slot and tells the log.
