@@ -33,6 +33,7 @@ type commands struct {
 	LogJSON bool   `help:"Log as JSON lines instead of text." name:"log-json"`
 
 	Serve      serveCmd      `cmd:"" help:"Run a node: ingest engine events, index them, answer queries."`
+	Join       joinCmd       `cmd:"" help:"Run a node as a member of a cluster: one address of a member is enough."`
 	Register   registerCmd   `cmd:"" help:"Tell a node about a worker's event stream."`
 	Unregister unregisterCmd `cmd:"" help:"Forget a worker or one of its ranks."`
 	Workers    workersCmd    `cmd:"" help:"List workers and the state of their streams."`

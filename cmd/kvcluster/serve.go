@@ -49,6 +49,8 @@ type serveCmd struct {
 	CPUs        string `help:"Cores for the lanes, as in taskset: 2-5,8." name:"cpus" default:"" group:"index"`
 	NUMANode    int    `help:"Use the cores of this NUMA node; -1 = any." name:"numa-node" default:"-1" group:"index"`
 	MemoryLimit string `help:"Bound for the index's memory (512M, 24G); beyond it the oldest blocks are dropped and no longer credited." default:"" group:"index"`
+
+	clusterFlags
 }
 
 // Help shows the common starts.
@@ -59,12 +61,16 @@ or in a YAML file (kvcluster --config node.yaml serve, keys without the dashes).
 Examples:
   kvcluster serve
   kvcluster serve --listen 0.0.0.0:8090 --memory-limit 24G
+  kvcluster serve --data /var/lib/kvcluster --host 10.0.0.1     found a cluster; others: kvcluster join 10.0.0.1
   kvcluster serve --workers 1=tcp://10.0.0.1:5557,2=tcp://10.0.0.2:5557 --model-name llama-3 --block-size 16`
 }
 
 // Run serves until interrupted.
-func (c *serveCmd) Run(a *app) error {
-	cfg, err := c.config()
+func (c *serveCmd) Run(a *app) error { return c.serve(a, nil) }
+
+// serve runs the node; seeds are members of a cluster to join.
+func (c *serveCmd) serve(a *app, seeds []string) error {
+	cfg, err := c.config(seeds)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
@@ -84,7 +90,7 @@ func (c *serveCmd) Run(a *app) error {
 	return nil
 }
 
-func (c *serveCmd) config() (node.Config, error) {
+func (c *serveCmd) config(seeds []string) (node.Config, error) {
 	cfg := node.Defaults()
 	cfg.Version, cfg.Partitions, cfg.MinWorkers = version, c.Partitions, c.MinWorkers
 	if cfg.Name = c.Name; cfg.Name == "" {
@@ -122,6 +128,12 @@ func (c *serveCmd) config() (node.Config, error) {
 		if r.Instance != "" {
 			cfg.Workers = append(cfg.Workers, r)
 		}
+	}
+	if c.Data == "" && len(seeds) > 0 {
+		c.Data = filepath.Join("kvcluster-data", cfg.Name)
+	}
+	if err := c.clusterFlags.apply(&cfg, seeds); err != nil {
+		return cfg, err
 	}
 	return cfg, cfg.Validate()
 }

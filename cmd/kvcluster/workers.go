@@ -14,7 +14,7 @@ import (
 
 // serverFlags are the flags of every command that talks to a node.
 type serverFlags struct {
-	Server  string        `help:"Address of a node." default:"http://127.0.0.1:8090" short:"s"`
+	Server  string        `help:"Address of a node, or of several with commas: the next one is asked when one does not answer." default:"http://127.0.0.1:8090" short:"s"`
 	Timeout time.Duration `help:"Give up after this time." default:"30s"`
 }
 

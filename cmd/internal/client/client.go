@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,27 +28,34 @@ var (
 	ErrRefused = errors.New("the node refused")
 )
 
-// Client calls one node. Safe for concurrent use.
+// Client calls a node; given several of one cluster it goes on to the next when one does
+// not answer, and stays there. Safe for concurrent use.
 type Client struct {
-	base string
-	http *http.Client
+	bases []string
+	at    atomic.Uint32 // the one in use
+	http  *http.Client
 }
 
-// New returns a client for a base URL such as http://127.0.0.1:8090; a missing
-// scheme means http.
+// New returns a client for a base URL such as http://127.0.0.1:8090, or for several with
+// commas between them; a missing scheme means http.
 func New(server string, timeout time.Duration) (*Client, error) {
-	if !strings.Contains(server, "://") {
-		server = "http://" + server
+	c := &Client{http: &http.Client{Timeout: timeout}}
+	for _, s := range strings.Split(server, ",") {
+		s = strings.TrimSpace(s)
+		if !strings.Contains(s, "://") {
+			s = "http://" + s
+		}
+		u, err := url.Parse(s)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return nil, fmt.Errorf("server address %q is not a URL like http://127.0.0.1:8090", s)
+		}
+		c.bases = append(c.bases, strings.TrimRight(u.String(), "/"))
 	}
-	u, err := url.Parse(server)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("server address %q is not a URL like http://127.0.0.1:8090", server)
-	}
-	return &Client{base: strings.TrimRight(u.String(), "/"), http: &http.Client{Timeout: timeout}}, nil
+	return c, nil
 }
 
-// Base returns the node's URL.
-func (c *Client) Base() string { return c.base }
+// Base returns the URL of the node in use.
+func (c *Client) Base() string { return c.bases[int(c.at.Load())%len(c.bases)] }
 
 // Get fetches path with query parameters; empty values are left out.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
@@ -59,15 +67,10 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 			}
 		}
 	}
-	u := c.base + path
 	if len(q) > 0 {
-		u += "?" + q.Encode()
+		path += "?" + q.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
-	if err != nil {
-		return err
-	}
-	return c.do(req, out)
+	return c.do(ctx, http.MethodGet, path, "", nil, out)
 }
 
 // Post sends body as JSON.
@@ -82,24 +85,48 @@ func (c *Client) PostAccept(ctx context.Context, path, accept string, body, out 
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(raw))
+	return c.do(ctx, http.MethodPost, path, accept, raw, out)
+}
+
+// Delete asks for something to go.
+func (c *Client) Delete(ctx context.Context, path string, out any) error {
+	return c.do(ctx, http.MethodDelete, path, "", nil, out)
+}
+
+// do sends the request to the node in use and, when nothing answers there, to the
+// others. A request that was answered is never sent again. out may be nil, a *[]byte
+// for the raw body, or anything that encoding/json can fill.
+func (c *Client) do(ctx context.Context, method, path, accept string, body []byte, out any) error {
+	var failed []error
+	for range c.bases {
+		at := c.at.Load()
+		err := c.once(ctx, c.Base(), method, path, accept, body, out)
+		if !errors.Is(err, ErrNoServer) {
+			return err
+		}
+		failed = append(failed, err)
+		c.at.CompareAndSwap(at, at+1)
+	}
+	return errors.Join(failed...)
+}
+
+func (c *Client) once(ctx context.Context, base, method, path, accept string, body []byte, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", accept)
-	return c.do(req, out)
-}
-
-// do sends the request. out may be nil, a *[]byte for the raw body, or anything
-// that encoding/json can fill.
-func (c *Client) do(req *http.Request, out any) error {
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if ctxErr := req.Context().Err(); ctxErr != nil {
 			return ctxErr
 		}
-		return fmt.Errorf("%w at %s: %w (start one with: kvcluster serve)", ErrNoServer, c.base, errors.Unwrap(err))
+		return fmt.Errorf("%w at %s: %w (start one with: kvcluster serve)", ErrNoServer, base, errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)

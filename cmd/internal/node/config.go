@@ -5,6 +5,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/ingest"
@@ -25,6 +26,8 @@ type Config struct {
 	Ingest     ingest.Config
 	ZMQ        zmq.Config
 	Index      IndexConfig
+	// Cluster makes the node a member of a cluster with a log on disk; nil = alone.
+	Cluster *ClusterConfig
 	// Workers are registered at the start.
 	Workers []catalog.Registration
 	// MinWorkers keeps the node from being ready until so many workers are registered.
@@ -36,6 +39,57 @@ type Config struct {
 }
 
 // IndexConfig says how the index uses the machine.
+// The ports of membership, log and links where nothing else is said.
+const (
+	DefaultGossipPort = "7946"
+	DefaultRaftPort   = "7947"
+	DefaultLinkPort   = "7948"
+)
+
+// ClusterConfig is what a member of a cluster needs. Addresses are host:port; "" means
+// Host with the port of last time, or the default port when the cluster is founded
+// here, or any free port.
+type ClusterConfig struct {
+	Data               string // folder
+	Label              string // name of the cluster
+	Key                []byte // of gossip; nil = in the open
+	Host               string
+	Gossip, Raft, Link string
+	Seeds              []string // membership addresses of members; empty = found, or go on
+	Zone               string
+	Weight             float64
+	Replicas           int
+	RefuseStale        bool
+	Grace              time.Duration // from dead to gone
+	// Failure detection and lease, for tests; 0 = the defaults of the packages.
+	Probe, TServe, LinkTimeout, Heartbeat time.Duration
+}
+
+func (c *ClusterConfig) validate() error {
+	var errs []error
+	if c.Label == "" {
+		errs = append(errs, errors.New("the name of the cluster is empty"))
+	}
+	if c.Weight <= 0 || c.Weight > 1000 {
+		errs = append(errs, fmt.Errorf("weight is %g, must be above 0 and at most 1000", c.Weight))
+	}
+	if c.Replicas < 1 || c.Replicas > 7 {
+		errs = append(errs, fmt.Errorf("replicas is %d, must be 1 to 7", c.Replicas))
+	}
+	if c.Grace < 0 {
+		errs = append(errs, fmt.Errorf("grace period is %v", c.Grace))
+	}
+	for flag, addr := range map[string]string{"gossip": c.Gossip, "raft": c.Raft, "link": c.Link} {
+		if addr == "" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %q is not host:port", flag, addr))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 type IndexConfig struct {
 	Kind        string // "tree", or "reference": the plain model, for judging
 	Lanes       int    // 0 = by the machine
@@ -63,6 +117,9 @@ func (c Config) Validate() error {
 	}
 	if c.MinWorkers < 0 {
 		errs = append(errs, fmt.Errorf("minimum of workers is %d", c.MinWorkers))
+	}
+	if c.Cluster != nil {
+		errs = append(errs, c.Cluster.validate(), transport.CheckNodeName(c.Name))
 	}
 	in := c.Ingest
 	in.Layout = shard.Layout{Partitions: max(1, c.Partitions)}
