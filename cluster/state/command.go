@@ -27,9 +27,20 @@ type Command struct {
 	Begin      *Begin        `msgpack:",omitempty"`
 	Report     *Report       `msgpack:",omitempty"`
 	Abort      *uint64       `msgpack:",omitempty"`
+	Excuse     *Excuse       `msgpack:",omitempty"`
+}
+
+// Excuse ends the waiting of a change for a node that is gone for longer than the grace
+// period and still has sources, because their engines connect to it.
+type Excuse struct {
+	Job  uint64
+	Node string
 }
 
 // Registration adds a rank of a worker; Node, if set, is where the source goes first.
+// Without it the leader chooses. A source whose endpoint binds at its reader
+// (catalog.Binds) must be given the node that its engines connect to; it stays there,
+// also when that node is dead, until the node is removed.
 type Registration struct {
 	catalog.Registration
 	Node string
@@ -211,6 +222,8 @@ func (s *State) apply(c Command, r *Result) error {
 		return s.report(c.Report.Job, c.Report.Node, c.Report.Version, c.Report.Boots)
 	case c.Abort != nil:
 		return s.abort(*c.Abort)
+	case c.Excuse != nil:
+		return s.excuse(c.Excuse.Job, c.Excuse.Node)
 	}
 	return fmt.Errorf("%w: an empty command (from a newer version?)", ErrRefused)
 }

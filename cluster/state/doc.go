@@ -15,5 +15,12 @@
 //     (rule Q4): a restarted process has an empty tree and must be filled again.
 //   - A job commits by itself when every ingest node has reported (rule M3); until then
 //     the layout that may be read does not change (rule I4).
+//   - A job waits for whoever reads sources, and for sources that nobody reads until
+//     they have a reader: a dead ingest node is waited for until its sources are read
+//     elsewhere, and no longer.
+//   - A source whose engines connect to its reader (catalog.Binds) does not move while
+//     that member exists.
+//   - At least one member stays: the last one that is not leaving can neither leave nor
+//     be removed. The process of a removed member never comes in again.
 //   - Copy jobs that run together touch disjoint partitions (rule M1).
 package state

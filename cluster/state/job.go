@@ -46,7 +46,7 @@ func (s *State) begin(moves []Move) (*Job, error) {
 		j.Waiting[a.Node] = true
 	}
 	s.jobs[j.ID] = j
-	s.commitIfReported(j)
+	s.settleJobs()
 	return j, nil
 }
 
@@ -61,6 +61,8 @@ func (s *State) checkMove(m Move) error {
 		}
 	} else if to := s.members[m.To]; to == nil {
 		return fmt.Errorf("%w: member %s", ErrUnknown, m.To)
+	} else if to.Phase != Active {
+		return fmt.Errorf("%w: %s is leaving", ErrRefused, m.To)
 	} else if i := slices.IndexFunc(owners, func(o Owner) bool { return o.Name == m.To }); i >= 0 && owners[i].Boot == to.Boot {
 		return fmt.Errorf("%w: %s owns partition %d already", ErrRefused, m.To, m.Partition)
 	}
@@ -102,14 +104,50 @@ func (s *State) report(job uint64, node string, version uint64, boots map[string
 		}
 	}
 	delete(j.Waiting, node)
-	s.commitIfReported(j)
+	s.settleJobs()
 	return nil
 }
 
-func (s *State) commitIfReported(j *Job) {
-	if len(j.Waiting) > 0 {
+// excuse ends the waiting of a job for a node that is gone but keeps sources, since
+// their engines connect to it. Copies of their slots cannot be read while it is gone,
+// and when it comes back it resyncs them wherever they are missing.
+func (s *State) excuse(job uint64, node string) error {
+	j := s.jobs[job]
+	if j == nil {
+		return fmt.Errorf("%w: change %d", ErrUnknown, job)
+	}
+	delete(j.Waiting, node)
+	s.settleJobs()
+	return nil
+}
+
+// settleJobs commits the jobs that nobody has to report for any more. Nodes that read
+// nothing are not waited for: their sources have gone to others, who are. A source that
+// nobody reads holds every job up: its next reader has to be waited for, and what an
+// owner would drop meanwhile may be the only copy.
+func (s *State) settleJobs() {
+	if len(s.jobs) == 0 {
 		return
 	}
+	readers, homeless := map[string]bool{}, false
+	for _, src := range s.catalog.View().Sources() {
+		a, ok := s.assign[src.ID]
+		readers[a.Node] = true
+		homeless = homeless || !ok
+	}
+	for _, j := range s.jobs { // they touch disjoint partitions: the order does not matter
+		for node := range j.Waiting {
+			if !readers[node] {
+				delete(j.Waiting, node)
+			}
+		}
+		if len(j.Waiting) == 0 && !homeless {
+			s.commit(j)
+		}
+	}
+}
+
+func (s *State) commit(j *Job) {
 	for _, m := range j.Moves {
 		owners := slices.DeleteFunc(slices.Clone(s.owners[m.Partition]), func(o Owner) bool { return o.Name == m.To || o.Name == m.Drop })
 		if m.To != "" {

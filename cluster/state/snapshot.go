@@ -21,6 +21,7 @@ type image struct {
 	Version map[string]uint64
 	Jobs    []Job
 	Purges  []purgeImage
+	Removed []Removal
 	Done    results
 }
 
@@ -37,7 +38,7 @@ const imageFormat = 1
 func (s *State) Snapshot() ([]byte, error) {
 	im := image{
 		Format: imageFormat, Index: s.index, Cluster: s.cluster, Members: map[string]Member{}, Catalog: s.catalog.Image(),
-		Owners: s.owners, Assign: s.assign, Version: s.version, Jobs: s.View().Jobs, Done: s.done,
+		Owners: s.owners, Assign: s.assign, Version: s.version, Jobs: s.View().Jobs, Removed: s.removed, Done: s.done,
 	}
 	for n, m := range s.members {
 		im.Members[n] = *m
@@ -66,7 +67,7 @@ func Restore(b []byte) (*State, error) {
 		return nil, fmt.Errorf("decode state: format %d, this version reads %d", im.Format, imageFormat)
 	}
 	s := New()
-	s.index, s.cluster, s.owners, s.done = im.Index, im.Cluster, im.Owners, im.Done
+	s.index, s.cluster, s.owners, s.removed, s.done = im.Index, im.Cluster, im.Owners, im.Removed, im.Done
 	s.catalog = catalog.FromImage(im.Catalog)
 	for n, m := range im.Members {
 		s.members[n] = &m

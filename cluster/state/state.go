@@ -30,6 +30,7 @@ type State struct {
 	version map[string]uint64
 	jobs    map[uint64]*Job
 	purges  map[catalog.Retired]map[string]bool // retired slot -> members that have yet to purge it
+	removed []Removal                           // oldest first
 	done    results
 	view    *View
 }
@@ -63,6 +64,17 @@ type Member struct {
 	Boot     uint64 // boot id of the process that introduced itself last
 	Phase    Phase
 }
+
+// Removal remembers the process of a member that was removed: it does not come in
+// again by itself. Another process of the same data folder may.
+type Removal struct {
+	ServerID string
+	Boot     uint64
+}
+
+// keepRemovals bounds the memory of removals. A process that was removed ends as soon
+// as it hears of it, long before so many others are.
+const keepRemovals = 1024
 
 // Owner is a node that holds a partition.
 type Owner struct {
@@ -123,9 +135,13 @@ func (s *State) introduce(m Member) error {
 			return fmt.Errorf("%w: this data folder belongs to member %s, not to %s", ErrRefused, o.Name, m.Name)
 		}
 	}
+	if slices.Contains(s.removed, Removal{m.ServerID, m.Boot}) {
+		return fmt.Errorf("%w: the process of member %s was removed from the cluster; start it again to join with an empty index", ErrRefused, m.Name)
+	}
 	m.Phase = Active
 	if old == nil {
 		s.members[m.Name] = &m
+		s.removed = slices.DeleteFunc(s.removed, func(r Removal) bool { return r.ServerID == m.ServerID })
 		return nil
 	}
 	m.Phase = old.Phase
@@ -157,17 +173,37 @@ func (s *State) leave(name string) error {
 	if m == nil {
 		return fmt.Errorf("%w: member %s", ErrUnknown, name)
 	}
+	if s.lastActive(name) {
+		return fmt.Errorf("%w: %s is the last member that stays; nobody could take over what it holds", ErrRefused, name)
+	}
 	m.Phase = Leaving
+	s.abortJobs(func(j *Job) bool { return j.touches(name) }) // it is not filled any more
 	return nil
+}
+
+// lastActive reports whether no other member stays.
+func (s *State) lastActive(name string) bool {
+	for _, m := range s.members {
+		if m.Name != name && m.Phase == Active {
+			return false
+		}
+	}
+	return true
 }
 
 // remove forgets a member: it is gone for good. A node that comes back under the same
 // name starts empty.
 func (s *State) remove(name string) error {
-	if s.members[name] == nil {
+	m := s.members[name]
+	if m == nil {
 		return fmt.Errorf("%w: member %s", ErrUnknown, name)
 	}
+	if s.lastActive(name) {
+		return fmt.Errorf("%w: %s is the last member that stays", ErrRefused, name)
+	}
 	delete(s.members, name)
+	s.removed = append(s.removed, Removal{m.ServerID, m.Boot})
+	s.removed = s.removed[max(0, len(s.removed)-keepRemovals):]
 	s.abortJobs(func(j *Job) bool { return j.touches(name) })
 	for p := range s.owners {
 		s.owners[p] = slices.DeleteFunc(s.owners[p], func(o Owner) bool { return o.Name == name })
@@ -178,10 +214,7 @@ func (s *State) remove(name string) error {
 		}
 	}
 	delete(s.version, name)
-	for _, j := range s.jobs {
-		delete(j.Waiting, name)
-		s.commitIfReported(j)
-	}
+	s.settleJobs()
 	for r, waiting := range s.purges {
 		delete(waiting, name)
 		s.purgedIfAll(r)
@@ -194,15 +227,25 @@ func (s *State) assignSource(source uint64, node string) error {
 	if s.members[node] == nil {
 		return fmt.Errorf("%w: member %s", ErrUnknown, node)
 	}
-	if !slices.ContainsFunc(s.catalog.View().Sources(), func(c catalog.Source) bool { return c.ID == source }) {
+	sources := s.catalog.View().Sources()
+	i := slices.IndexFunc(sources, func(c catalog.Source) bool { return c.ID == source })
+	if i < 0 {
 		return fmt.Errorf("%w: source %d", ErrUnknown, source)
 	}
-	if old, ok := s.assign[source]; ok && old.Node == node {
+	old, assigned := s.assign[source]
+	if assigned && old.Node == node {
 		return nil
+	}
+	if assigned && catalog.Binds(sources[i].Endpoint) {
+		return fmt.Errorf("%w: the engines of source %d connect to %s; it stays there until that member is removed", ErrRefused, source, old.Node)
 	}
 	s.assign[source] = Assignment{Node: node, Tenure: s.index}
 	s.version[node] = s.index
-	s.reopenReports(node)
+	if assigned {
+		s.version[old.Node] = s.index
+	}
+	s.reopenReports(node) // before the old node is let go: the job waits for one of them
+	s.settleJobs()
 	return nil
 }
 
@@ -248,6 +291,7 @@ func (s *State) dropStaleAssignments() {
 			s.version[a.Node] = s.index
 		}
 	}
+	s.settleJobs()
 }
 
 func sortedOwners(owners []Owner) []Owner {

@@ -62,6 +62,16 @@ func (l *log) report(job uint64, node string) Result {
 	return l.do(Command{Report: &Report{Job: job, Node: node, Version: v.Versions[node], Boots: boots}})
 }
 
+// source returns the source of an instance that has one.
+func source(l *log, instance string) uint64 {
+	for _, s := range l.View().Catalog.Sources() {
+		if s.Instance == instance {
+			return s.ID
+		}
+	}
+	return 0
+}
+
 func ok(t *testing.T, r Result) Result {
 	t.Helper()
 	if r.Err() != nil {
@@ -200,11 +210,23 @@ func TestRemove(t *testing.T) {
 	b := "b"
 	ok(t, l.do(Command{Remove: &b})) // the only node that had not reported
 	v := l.View()
-	if !v.Ready(0, "c") || len(v.Owners[1]) != 0 || len(v.Assignments) != 1 {
+	if v.Ready(0, "c") || len(v.Owners[1]) != 0 || len(v.Assignments) != 1 {
 		t.Errorf("owners %v, assignments %v", v.Owners[:2], v.Assignments)
 	}
+	ok(t, l.do(Command{Assign: &Assign{Source: source(l, "2"), Node: "c"}})) // its next reader has to report
+	if l.View().Ready(0, "c") {
+		t.Fatal("committed before the next reader of a source reported")
+	}
+	ok(t, l.report(job, "c"))
+	if !l.View().Ready(0, "c") {
+		t.Fatal("not committed although everybody reported")
+	}
 	refused(t, l.do(Command{Remove: &b}), ErrUnknown, "member b")
-	ok(t, l.introduce("b", 7)) // it may come back, empty
+	refused(t, l.introduce("b", 1), ErrRefused, "was removed")
+	if v := l.View(); !v.WasRemoved("id-b", 1) || v.WasRemoved("id-b", 7) {
+		t.Errorf("removed: %v", v.Removed)
+	}
+	ok(t, l.introduce("b", 7)) // another process of it may come, empty
 	if l.View().Ready(1, "b") {
 		t.Error("a removed node came back as an owner")
 	}
@@ -290,12 +312,12 @@ func TestDeterminism(t *testing.T) {
 // empty.
 func normal(s *State) string {
 	v := s.View()
-	return fmt.Sprintf("%d %+v %+v %v %v %v %+v %v %+v", v.Index, v.Cluster, v.Members, v.Owners, v.Assignments, v.Versions, v.Jobs, v.ToPurge, s.catalog.Image())
+	return fmt.Sprintf("%d %+v %+v %v %v %v %+v %v %+v %v", v.Index, v.Cluster, v.Members, v.Owners, v.Assignments, v.Versions, v.Jobs, v.ToPurge, s.catalog.Image(), v.Removed)
 }
 
 func drawCommand(t *rapid.T, v *View) Command {
 	node := rapid.SampledFrom([]string{"n0", "n1", "n2"}).Draw(t, "node")
-	switch rapid.IntRange(0, 8).Draw(t, "kind") {
+	switch rapid.IntRange(0, 10).Draw(t, "kind") {
 	case 0:
 		return Command{Register: &Registration{Node: node, Registration: catalog.Registration{
 			Instance: rapid.SampledFrom([]string{"1", "2", "3"}).Draw(t, "instance"), Group: catalog.GroupKey{Model: "m"}, BlockSize: 16,
@@ -318,6 +340,12 @@ func drawCommand(t *rapid.T, v *View) Command {
 		}
 	case 7:
 		return Command{Introduce: &Member{Name: node, ServerID: "id-" + node, Boot: rapid.Uint64Range(1, 4).Draw(t, "boot")}}
+	case 9:
+		return Command{Remove: &node}
+	case 10:
+		if len(v.Jobs) > 0 {
+			return Command{Excuse: &Excuse{Job: v.Jobs[0].ID, Node: node}}
+		}
 	case 8:
 		if w := v.Catalog.Workers(); len(w) > 0 {
 			return Command{NewLife: &NewLife{Instance: w[0].Instance, Rank: w[0].Ranks[0].Rank, Life: w[0].Ranks[0].Life}}

@@ -24,6 +24,13 @@ type View struct {
 	Jobs     []Job // ordered by id
 	// ToPurge has, for every member, retired slots that it has yet to purge.
 	ToPurge map[string][]catalog.Retired
+	// Removed are the processes of members that were removed, the latest last.
+	Removed []Removal
+}
+
+// WasRemoved reports whether a process was a member and has been removed since.
+func (v *View) WasRemoved(serverID string, boot uint64) bool {
+	return slices.Contains(v.Removed, Removal{serverID, boot})
 }
 
 // Member returns a member by name.
@@ -79,7 +86,7 @@ func (s *State) View() *View {
 	v := &View{
 		Index: s.index, Cluster: s.cluster, Catalog: s.catalog.View(),
 		Owners: make([][]Owner, len(s.owners)), Assignments: maps.Clone(s.assign), Versions: maps.Clone(s.version),
-		ToPurge: map[string][]catalog.Retired{},
+		ToPurge: map[string][]catalog.Retired{}, Removed: slices.Clone(s.removed),
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.members)) {
 		v.Members = append(v.Members, *s.members[name])
