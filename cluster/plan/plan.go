@@ -9,15 +9,10 @@
 package plan
 
 import (
-	"cmp"
-	"maps"
-	"math"
 	"slices"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/kvcluster/kvcluster/cluster/state"
-	"github.com/kvcluster/kvcluster/shard"
+	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
 // Health is what gossip says of a member.
@@ -38,7 +33,18 @@ type Input struct {
 	Weights []float64
 	// MaxMoves bounds the copies that are being made at the same time; 0 = 32.
 	MaxMoves int
+	// Hold keeps copies that only improve the balance back: members are coming in at the
+	// moment, and each of them would change where such copies should go. Copies that are
+	// missing are made all the same.
+	Hold bool
+	// MaxRebalanced bounds the sources that change their reader for balance in one plan;
+	// 0 = none. The caller paces them: a takeover is not over when its entry is applied.
+	MaxRebalanced int
 }
+
+// DefaultMaxMoves is how many copies are made at the same time: enough for all ingest
+// nodes to be busy, few enough that a job is done in seconds and an abort loses little.
+const DefaultMaxMoves = 32
 
 // Next returns the commands to propose now, in order; none when all is well or a step
 // is under way. Their ids are empty.
@@ -47,10 +53,10 @@ func Next(in Input) []state.Command {
 		return nil
 	}
 	if in.MaxMoves == 0 {
-		in.MaxMoves = 32
+		in.MaxMoves = DefaultMaxMoves
 	}
 	p := planner{Input: in}
-	out := p.aborts()
+	out := append(p.aborts(), p.excuses()...)
 	out = append(out, p.assignments()...)
 	out = append(out, p.moves()...)
 	return append(out, p.removals()...)
@@ -66,180 +72,8 @@ func (p *planner) health(name string) Health {
 	return h
 }
 
-// aborts ends jobs whose target is gone: they can never be filled.
-func (p *planner) aborts() (out []state.Command) {
-	for _, j := range p.View.Jobs {
-		if slices.ContainsFunc(j.Moves, func(m state.Move) bool { return m.To != "" && p.health(m.To) == Gone }) {
-			id := j.ID
-			out = append(out, state.Command{Abort: &id})
-		}
-	}
-	return out
-}
-
-// readers are the members that may read sources.
-func (p *planner) readers() (out []shard.Member) {
-	for _, m := range p.View.Members {
-		if m.Phase == state.Active && p.health(m.Name) == Alive {
-			out = append(out, shard.Member{Name: m.Name, Zone: m.Zone, Weight: m.Weight})
-		}
-	}
-	return out
-}
-
-// sourceLoad is how far above its share a member's number of sources may be.
-const sourceLoad = 1.25
-
-// assignments gives every source that nobody alive reads to a member: the first in the
-// source's rendezvous order that is not above its share. Sources that are read stay
-// where they are; moving one costs its engine's clients a pause.
-func (p *planner) assignments() (out []state.Command) {
-	readers := p.readers()
-	if len(readers) == 0 {
-		return nil
-	}
-	sources := p.View.Catalog.Sources()
-	load, weights := map[string]float64{}, 0.0
-	for _, r := range readers {
-		weights += weightOf(r)
-	}
-	var homeless []uint64
-	for _, s := range sources {
-		a, assigned := p.View.Assignments[s.ID]
-		m, member := p.View.Member(a.Node)
-		if assigned && member && m.Phase == state.Active && p.health(a.Node) == Alive {
-			load[a.Node]++
-			continue
-		}
-		homeless = append(homeless, s.ID)
-	}
-	for _, id := range homeless {
-		order := slices.Clone(readers)
-		slices.SortFunc(order, func(a, b shard.Member) int {
-			return cmp.Or(-cmp.Compare(score(a, id), score(b, id)), cmp.Compare(a.Name, b.Name))
-		})
-		to := order[0].Name
-		for _, r := range order {
-			if share := float64(len(sources)) * weightOf(r) / weights; load[r.Name]+1 <= math.Ceil(share*sourceLoad) {
-				to = r.Name
-				break
-			}
-		}
-		load[to]++
-		out = append(out, state.Command{Assign: &state.Assign{Source: id, Node: to}})
-	}
-	return out
-}
-
-// score is the weighted rendezvous score of a member for a source.
-func score(m shard.Member, source uint64) float64 {
-	u := (float64(xxh3.HashStringSeed(m.Name, source)>>11) + 0.5) / (1 << 53)
-	return -weightOf(m) / math.Log(u)
-}
-
-func weightOf(m shard.Member) float64 {
-	if m.Weight <= 0 {
-		return 1
-	}
-	return m.Weight
-}
-
-// moves plans copies: restarted owners are filled again where they are, then the
-// placement over the members that stay is approached.
-func (p *planner) moves() []state.Command {
-	room := p.MaxMoves
-	busy := map[uint32]bool{}
-	for _, j := range p.View.Jobs {
-		room -= len(j.Moves)
-		for _, m := range j.Moves {
-			busy[m.Partition] = true
-		}
-	}
-	var moves []state.Move
-	add := func(m state.Move) bool {
-		if len(moves) < room && !busy[m.Partition] {
-			moves = append(moves, m)
-			busy[m.Partition] = true
-		}
-		return len(moves) < room
-	}
-	for part, owners := range p.View.Owners {
-		for _, o := range owners {
-			m, ok := p.View.Member(o.Name)
-			if ok && o.Boot != m.Boot && m.Phase == state.Active && p.health(o.Name) == Alive {
-				add(state.Move{Partition: uint32(part), To: o.Name})
-			}
-		}
-	}
-	wanted, err := p.placement()
-	if err == nil {
-		for part, owners := range wanted.Owners {
-			p.approach(uint32(part), owners, add)
-		}
-	}
-	if len(moves) == 0 {
-		return nil
-	}
-	return []state.Command{{Begin: &state.Begin{Moves: moves}}}
-}
-
-// placement is where copies should be: on members that stay and are not gone.
-func (p *planner) placement() (shard.Placement, error) {
-	var members []shard.Member
-	for _, m := range p.View.Members {
-		if m.Phase == state.Active && p.health(m.Name) != Gone {
-			members = append(members, shard.Member{Name: m.Name, Zone: m.Zone, Weight: m.Weight})
-		}
-	}
-	now := shard.Placement{Owners: make([][]string, len(p.View.Owners))}
-	for part, owners := range p.View.Owners {
-		for _, o := range owners {
-			now.Owners[part] = append(now.Owners[part], o.Name)
-		}
-	}
-	return shard.Place(shard.PlaceConfig{
-		Partitions: p.View.Cluster.Partitions, Replicas: p.View.Cluster.Replicas, Weights: p.Weights,
-	}, members, &now)
-}
-
-// approach plans the next copy of a partition: a wanted owner that is missing replaces
-// one that is not wanted, a gone one first. Once all wanted owners are complete, the
-// others are dropped.
-func (p *planner) approach(part uint32, wanted []string, add func(state.Move) bool) {
-	owners := p.View.Owners[part]
-	has := func(name string) bool {
-		return slices.ContainsFunc(owners, func(o state.Owner) bool { return o.Name == name })
-	}
-	var surplus []string
-	for _, o := range owners {
-		if !slices.Contains(wanted, o.Name) {
-			surplus = append(surplus, o.Name)
-		}
-	}
-	slices.SortStableFunc(surplus, func(a, b string) int { return -cmp.Compare(p.health(a), p.health(b)) })
-	complete := true
-	for _, w := range wanted {
-		if has(w) {
-			complete = complete && p.View.Ready(part, w)
-			continue
-		}
-		complete = false
-		if p.health(w) != Alive {
-			continue
-		}
-		m := state.Move{Partition: part, To: w}
-		if len(surplus) > 0 {
-			m.Drop = surplus[0]
-		}
-		add(m)
-		return
-	}
-	if complete && len(surplus) > 0 {
-		add(state.Move{Partition: part, Drop: surplus[0]})
-	}
-}
-
-// removals lets members go that leave and have nothing left.
+// removals lets members go that leave and have nothing left but sources whose engines
+// connect to them: those go to others when their node is no member any more.
 func (p *planner) removals() (out []state.Command) {
 	for _, m := range p.View.Members {
 		if m.Phase != state.Leaving || p.owns(m.Name) || p.reads(m.Name) {
@@ -261,10 +95,7 @@ func (p *planner) owns(name string) bool {
 }
 
 func (p *planner) reads(name string) bool {
-	for a := range maps.Values(p.View.Assignments) {
-		if a.Node == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.View.Catalog.Sources(), func(s catalog.Source) bool {
+		return p.View.Assignments[s.ID].Node == name && !catalog.Binds(s.Endpoint)
+	})
 }

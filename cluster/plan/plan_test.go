@@ -10,16 +10,22 @@ import (
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
+// reporter is what a test and a rapid check have in common.
+type reporter interface {
+	Fatalf(format string, args ...any)
+	Fatal(args ...any)
+}
+
 // world applies what is planned, as the log would, with every ingest node reporting.
 type world struct {
-	t      *rapid.T
+	t      reporter
 	s      *state.State
 	index  uint64
 	health map[string]Health
 	boots  map[string]uint64
 }
 
-func newWorld(t *rapid.T, partitions uint32, replicas int) *world {
+func newWorld(t reporter, partitions uint32, replicas int) *world {
 	w := &world{t: t, s: state.New(), health: map[string]Health{}, boots: map[string]uint64{}}
 	w.must(state.Command{Found: &state.Founding{ClusterID: "c", Partitions: partitions, Replicas: replicas}})
 	return w
@@ -45,15 +51,57 @@ func (w *world) join(name string) {
 
 func (w *world) register(n int) {
 	w.do(state.Command{Register: &state.Registration{Registration: catalog.Registration{
-		Instance: fmt.Sprint(n), Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", n)}}})
+		Instance: fmt.Sprint(n), Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", n),
+		ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", n+1)}}})
 }
+
+// bind registers a worker that connects to a member.
+func (w *world) bind(n int, node string) {
+	w.do(state.Command{Register: &state.Registration{Node: node, Registration: catalog.Registration{
+		Instance: fmt.Sprint(n), Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: fmt.Sprintf("tcp://*:%d", n)}}})
+}
+
+// served are the partitions that somebody alive can answer for.
+func (w *world) served() map[uint32]bool {
+	v, out := w.s.View(), map[uint32]bool{}
+	for part, owners := range v.Owners {
+		for _, o := range owners {
+			if w.health[o.Name] == Alive && v.Ready(uint32(part), o.Name) {
+				out[uint32(part)] = true
+			}
+		}
+	}
+	return out
+}
+
+// keepsServing runs one step of the cluster itself and checks that it takes no
+// partition away from those who ask, and that no more copies than allowed are under way.
+func (w *world) keepsServing(step func()) {
+	before := w.served()
+	step()
+	after := w.served()
+	for part := range before {
+		if !after[part] {
+			w.t.Fatalf("partition %d is not served any more: %v", part, w.s.View().Owners[part])
+		}
+	}
+	inFlight := 0
+	for _, j := range w.s.View().Jobs {
+		inFlight += len(j.Moves)
+	}
+	if inFlight > maxMoves {
+		w.t.Fatalf("%d copies under way", inFlight)
+	}
+}
+
+const maxMoves = 6
 
 // settle plans, applies and reports until nothing more is planned.
 func (w *world) settle() {
 	for range 2000 {
-		cmds := Next(Input{View: w.s.View(), Health: w.health})
+		cmds := Next(Input{View: w.s.View(), Health: w.health, MaxMoves: maxMoves, MaxRebalanced: 2})
 		for _, c := range cmds {
-			w.must(c) // the state machine never refuses what is planned from its own state
+			w.keepsServing(func() { w.must(c) }) // the state machine never refuses what is planned from its own state
 		}
 		reported := false
 		for _, j := range w.s.View().Jobs {
@@ -61,8 +109,10 @@ func (w *world) settle() {
 				if w.health[node] != Alive {
 					continue
 				}
-				r := w.do(state.Command{Report: &state.Report{Job: j.ID, Node: node, Version: w.s.View().Versions[node], Boots: j.Boots}})
-				reported = reported || r.Err() == nil
+				w.keepsServing(func() {
+					r := w.do(state.Command{Report: &state.Report{Job: j.ID, Node: node, Version: w.s.View().Versions[node], Boots: j.Boots}})
+					reported = reported || r.Err() == nil
+				})
 			}
 		}
 		if len(cmds) == 0 && !reported {
@@ -110,7 +160,7 @@ func (w *world) check() {
 	}
 	for _, src := range v.Catalog.Sources() {
 		a, ok := v.Assignments[src.ID]
-		if !ok || w.health[a.Node] != Alive {
+		if _, member := v.Member(a.Node); !ok || !member || w.health[a.Node] != Alive && !catalog.Binds(src.Endpoint) {
 			w.t.Fatalf("source %d is read by %q", src.ID, a.Node)
 		}
 	}
@@ -128,7 +178,7 @@ func TestPlansConverge(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "events") {
 			members := w.s.View().Members
 			some := members[rapid.IntRange(0, len(members)-1).Draw(t, "member")].Name
-			switch rapid.IntRange(0, 6).Draw(t, "event") {
+			switch rapid.IntRange(0, 8).Draw(t, "event") {
 			case 0, 1:
 				w.join(fmt.Sprint("n", next))
 				next++
@@ -148,6 +198,14 @@ func TestPlansConverge(t *testing.T) {
 			case 5:
 				if w.health[some] != Alive || aliveBut(w, some) {
 					w.join(some) // a new process
+				}
+			case 7:
+				w.bind(100*next, some)
+				next++
+			case 8:
+				if aliveBut(w, some) && w.health[some] != Alive {
+					w.must(state.Command{Remove: &some})
+					delete(w.health, some)
 				}
 			case 6:
 				if aliveBut(w, some) && w.health[some] == Alive {
