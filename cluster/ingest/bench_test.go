@@ -58,7 +58,7 @@ func benchStream(tb testing.TB, w indexer.Writer, blockSize uint32) *stream {
 		tb.Fatal(err)
 	}
 	spec := c.View().Sources()[0]
-	s := newSource(l, &entry{}, spec)
+	s := newSource(l, &entry{}, spec, 1)
 	s.update(spec, nil)
 	s.streams = []*stream{newStream(s, -1)}
 	s.connected = true

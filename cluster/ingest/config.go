@@ -68,8 +68,8 @@ type Config struct {
 	// Limits of each translator; 0 = its defaults.
 	MaxOrphanBlocks, MaxTainted, MaxBlocks int
 
-	// Tenure returns the log position that gave a source to this node; default: the
-	// source's ID.
+	// Tenure returns the log position that gave a source to this node, 0 = the log no
+	// longer says so; default: the source's ID. It is asked once for each source and view.
 	Tenure func(catalog.Source) uint64
 }
 

@@ -117,7 +117,9 @@ func (l *loop) settlePurges(now time.Time) {
 		l.m.deps.Log.Purged(p.slot, func(err error) {
 			l.tl.Post(func() {
 				p.asked, p.done = false, err == nil
-				if err != nil {
+				if err == nil {
+					l.m.reported(p.slot)
+				} else {
 					p.at = l.tl.Now().Add(p.backoff)
 					p.backoff = min(2*p.backoff, l.cfg.RetryMax)
 				}

@@ -30,7 +30,18 @@ type Manager struct {
 		byInstance map[string][]*entry
 		load       []int // sources of each loop
 		bound      map[string]*boundUse
+		// lives are those that were this manager's to write and that it has not
+		// reported as purged.
+		lives map[catalog.Retired]*ownLife
 	}
+}
+
+// ownLife is a life that this manager may have written.
+type ownLife struct {
+	loop *loop
+	// left: its source was given away, or given again under another tenure; no slot
+	// stands for it any more.
+	left bool
 }
 
 // entry is what the manager keeps of a source. source is touched only by its loop.
@@ -38,6 +49,7 @@ type entry struct {
 	loop    *loop
 	spec    catalog.Source
 	foreign []uint32
+	tenure  uint64
 	source  *source
 	status  atomic.Pointer[SourceStatus]
 }
@@ -59,6 +71,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 	m.mu.entries = map[uint64]*entry{}
 	m.mu.byInstance = map[string][]*entry{}
 	m.mu.bound = map[string]*boundUse{}
+	m.mu.lives = map[catalog.Retired]*ownLife{}
 	m.mu.load = make([]int, cfg.Loops)
 	for i := range cfg.Loops {
 		tl, err := deps.Network.NewLoop(fmt.Sprintf("ingest-%d", i))
@@ -109,8 +122,8 @@ func (m *Manager) Run(ctx context.Context) error {
 }
 
 // Reconcile makes the running sources those of the view: opens and closes, and hands
-// over new ranks and lives. Views older than the latest are ignored. It returns before
-// the loops have acted.
+// over new ranks, lives and tenures. Views older than the latest are ignored. It returns
+// before the loops have acted.
 func (m *Manager) Reconcile(view *catalog.View) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,12 +135,17 @@ func (m *Manager) Reconcile(view *catalog.View) {
 	for _, spec := range view.Sources() {
 		seen[spec.ID] = true
 		foreign := foreignRanks(view, spec)
+		tenure := m.cfg.Tenure(spec)
 		e := m.mu.entries[spec.ID]
 		switch {
+		case tenure == 0: // a newer view will say who reads it
 		case e == nil:
-			m.add(spec, foreign)
+			m.add(spec, foreign, tenure)
+		case e.tenure != tenure:
+			m.reopen(e, spec, foreign, tenure)
 		case !sameSource(e.spec, spec) || !slices.Equal(e.foreign, foreign):
 			e.spec, e.foreign = spec, foreign
+			m.own(e)
 			e.loop.tl.Post(func() { e.source.update(spec, set(foreign)) })
 		}
 	}
@@ -136,19 +154,37 @@ func (m *Manager) Reconcile(view *catalog.View) {
 			m.drop(view, id, e)
 		}
 	}
+	m.retireLeft(view)
 }
 
 // add opens a source. The caller holds the lock.
-func (m *Manager) add(spec catalog.Source, foreign []uint32) {
-	e := &entry{loop: m.loops[m.place(spec.Endpoint)], spec: spec, foreign: foreign}
+func (m *Manager) add(spec catalog.Source, foreign []uint32, tenure uint64) {
+	e := &entry{loop: m.loops[m.place(spec)], spec: spec, foreign: foreign, tenure: tenure}
 	m.mu.entries[spec.ID] = e
 	m.mu.byInstance[spec.Instance] = append(m.mu.byInstance[spec.Instance], e)
+	m.own(e)
+	e.loop.tl.Post(func() { e.begin(spec, foreign, tenure) })
+}
+
+// begin opens the source on its loop.
+func (e *entry) begin(spec catalog.Source, foreign []uint32, tenure uint64) {
+	e.source = newSource(e.loop, e, spec, tenure)
+	e.loop.sources[spec.ID] = e.source
+	e.source.update(spec, set(foreign))
+	e.source.open()
+	e.source.publish(e.loop.tl.Now())
+}
+
+// reopen begins a source anew that the log gave to this node again: others may have
+// written its slots in between, so nothing that is known of them counts. The caller
+// holds the lock.
+func (m *Manager) reopen(e *entry, spec catalog.Source, foreign []uint32, tenure uint64) {
+	m.leave(e)
+	e.spec, e.foreign, e.tenure = spec, foreign, tenure
+	m.own(e)
 	e.loop.tl.Post(func() {
-		e.source = newSource(e.loop, e, spec)
-		e.loop.sources[spec.ID] = e.source
-		e.source.update(spec, set(foreign))
-		e.source.open()
-		e.source.publish(e.loop.tl.Now())
+		e.source.close(func(catalog.Rank) bool { return false })
+		e.begin(spec, foreign, tenure)
 	})
 }
 
@@ -168,19 +204,74 @@ func (m *Manager) drop(view *catalog.View, id uint64, e *entry) {
 			delete(m.mu.bound, e.spec.Endpoint)
 		}
 	}
+	m.leave(e)
+	moved := feeds(view, e.spec)
 	e.loop.tl.Post(func() {
 		delete(e.loop.sources, id)
-		e.source.close(func(r catalog.Rank) bool { return holds(view, e.spec.Group.ID, r) })
+		e.source.close(func(r catalog.Rank) bool { return !moved && !holds(view, e.spec.Group.ID, r) })
 	})
 }
 
+// own notes the lives that the entry's source may write from now on. The caller holds
+// the lock.
+func (m *Manager) own(e *entry) {
+	for _, r := range e.spec.Ranks {
+		if r.Life >= e.tenure {
+			m.mu.lives[catalog.Retired{Group: e.spec.Group.ID, Slot: r.Slot, Life: r.Life}] = &ownLife{loop: e.loop}
+		}
+	}
+}
+
+// leave notes that the entry's source writes no more. The caller holds the lock.
+func (m *Manager) leave(e *entry) {
+	for _, r := range e.spec.Ranks {
+		if l := m.mu.lives[catalog.Retired{Group: e.spec.Group.ID, Slot: r.Slot, Life: r.Life}]; l != nil {
+			l.left = true
+		}
+	}
+}
+
+// retireLeft reports the lives that ended after their source had left. The caller holds
+// the lock.
+func (m *Manager) retireLeft(view *catalog.View) {
+	for r, l := range m.mu.lives {
+		if l.left && !lives(view, r) {
+			l.left = false
+			l.loop.tl.Post(func() { l.loop.retire(r) })
+		}
+	}
+}
+
+// Reports says whether this manager reports a slot by Log.Purged once it is retired:
+// the life was its own to write at some time, and has not been reported yet. All other
+// retired slots are for somebody else to purge. It holds from the Reconcile on that
+// gave the life to this manager.
+func (m *Manager) Reports(r catalog.Retired) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.lives[r] != nil
+}
+
+func (m *Manager) reported(r catalog.Retired) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.mu.lives, r)
+}
+
 // place chooses the loop of a source: the one with the fewest, except that sources of
-// one bound endpoint share a socket and so a loop. The caller holds the lock.
-func (m *Manager) place(endpoint string) int {
+// one bound endpoint share a socket and so a loop, and that all frames of a slot go
+// through one writer. The caller holds the lock.
+func (m *Manager) place(spec catalog.Source) int {
+	endpoint := spec.Endpoint
 	best := 0
 	for i, n := range m.mu.load {
 		if n < m.mu.load[best] {
 			best = i
+		}
+	}
+	for _, r := range spec.Ranks {
+		if l := m.mu.lives[catalog.Retired{Group: spec.Group.ID, Slot: r.Slot, Life: r.Life}]; l != nil {
+			best = l.loop.index
 		}
 	}
 	if catalog.Binds(endpoint) {
@@ -209,12 +300,24 @@ func foreignRanks(view *catalog.View, spec catalog.Source) (out []uint32) {
 
 // holds says whether the view still has the rank in this life.
 func holds(view *catalog.View, group uint32, r catalog.Rank) bool {
-	g, ok := view.GroupByID(group)
+	return lives(view, catalog.Retired{Group: group, Slot: r.Slot, Life: r.Life})
+}
+
+func lives(view *catalog.View, r catalog.Retired) bool {
+	g, ok := view.GroupByID(r.Group)
 	if !ok {
 		return false
 	}
 	h, ok := g.Holder(r.Slot)
 	return ok && h.Life == r.Life
+}
+
+// feeds says whether the catalog still has the source, whoever reads it.
+func feeds(view *catalog.View, spec catalog.Source) bool {
+	w, _ := view.Worker(spec.Instance)
+	return slices.ContainsFunc(w.Ranks, func(r catalog.Rank) bool {
+		return r.Endpoint == spec.Endpoint && r.Topic == spec.Topic
+	})
 }
 
 func sameSource(a, b catalog.Source) bool {

@@ -99,6 +99,7 @@ func (st *stream) finish() {
 	st.src.dirty = true
 	st.state = live
 	st.attempts = 0
+	st.src.over.replayed(st.src.n.ReplayedBatches)
 	st.holeAt.set, st.need.set = false, false
 	st.heard = st.src.loop.tl.Now()
 	st.overlap = st.heard.Add(3 * st.src.loop.cfg.ReplayTimeout)
@@ -220,13 +221,24 @@ func (r *replay) startedLate(seq uint64) {
 }
 
 // otherRun begins again because a replay has shown that the engine run is another one.
-// Unless live batches are held, the number of the latest was one of the old run: lower
-// ones are what is expected now, and no second restart.
+// The subscription may still have batches of the old run, held or unread, and their
+// numbers may fit: it is closed with all that it has and opened again. Where engines
+// push it is not this stream's alone. There, unless live batches are held, the number of
+// the latest was one of the old run: lower ones are what is expected now, and no second
+// restart.
 func (st *stream) otherRun(kind lossKind, why string) {
-	if kind == restarted && st.held.len() == 0 {
+	s := st.src
+	again := kind == restarted && s.sock != nil
+	if again {
+		s.shut()
+		st.onDisconnect()
+	} else if kind == restarted && st.held.len() == 0 {
 		st.arrived.set = false
 	}
 	st.rebase(kind, why, 0)
+	if again {
+		s.open()
+	}
 }
 
 // withoutProof says what follows from an answer that does not have the cursor's

@@ -33,6 +33,9 @@ type slot struct {
 	groups groupFilter
 	bigram bool
 
+	own     bool // this life is ours to write, and to report when it ends
+	over    bool // this life began because the source was taken over
+	taking  bool // waits for a new life because another ingest wrote the present one
 	waiting bool
 	queue   backlog
 	ask     command // for a life or for the discovery
@@ -78,6 +81,10 @@ func (sl *slot) adopt(r catalog.Rank) {
 		sl.reg = r
 		return
 	}
+	if r.Life < s.tenure {
+		sl.takeOver(r)
+		return
+	}
 	if sl.reg.Life != 0 {
 		sl.wipe()
 		sl.retired()
@@ -85,7 +92,7 @@ func (sl *slot) adopt(r catalog.Rank) {
 		s.note("new life", "rank", sl.rank, "slot", r.Slot, "life", r.Life)
 	}
 	sl.reg = r
-	sl.waiting = false
+	sl.own, sl.taking, sl.waiting = true, false, false
 	sl.ask = command{token: sl.ask.token}
 	sl.used, sl.degraded, sl.groups, sl.bigram, sl.lastError = false, "", groupFilter{}, false, ""
 	l := s.loop
@@ -145,7 +152,7 @@ func (sl *slot) renew(why string) {
 	}
 	l := sl.src.loop
 	now := l.tl.Now()
-	sl.lastError = why
+	sl.lastError, sl.over = why, false
 	sl.wipe()
 	sl.src.note("life ended", "rank", sl.rank, "slot", sl.reg.Slot, "life", sl.reg.Life, "why", why)
 	delay := time.Duration(0)
@@ -210,22 +217,30 @@ func (sl *slot) frameSeq() uint64 {
 	return sl.seq
 }
 
-// retired reports the slot's number once its clear has been applied.
+// retired reports the slot's number once its clear has been applied, if it was ours.
 func (sl *slot) retired() {
+	if !sl.own {
+		return
+	}
+	sl.own = false
 	sl.src.loop.retire(catalog.Retired{Group: sl.src.spec.Group.ID, Slot: sl.reg.Slot, Life: sl.reg.Life})
 }
 
-// remove ends the rank here: unregistered, or (keep) its source was given away.
-func (sl *slot) remove(keep bool) {
+// remove ends a rank that was unregistered.
+func (sl *slot) remove() {
+	sl.leave(true)
+	sl.retired()
+}
+
+// leave lets the rank go. Unless it has ended, the index keeps what it holds.
+func (sl *slot) leave(ended bool) {
 	sl.queue.clear()
 	sl.ask = command{token: sl.ask.token + 1}
-	sl.waiting = true
-	if keep || sl.reg.Life == 0 {
-		sl.release()
-		return
+	sl.waiting, sl.taking = true, false
+	if ended {
+		sl.wipe()
 	}
-	sl.wipe()
-	sl.retired()
+	sl.release()
 }
 
 // tick sends and repeats the log command that the slot waits for.
@@ -261,6 +276,10 @@ func (sl *slot) answered(token uint64, err error) {
 		what = "slot for discovered rank"
 	}
 	sl.fail("%s: %v", what, err)
+	if sl.taking {
+		sl.taking = false // the other ranks of the stream do not wait for it
+		sl.src.goOn()
+	}
 	if errors.Is(err, catalog.ErrExhausted) {
 		sl.src.note("no slot", "rank", sl.rank, "error", err)
 	}
@@ -350,6 +369,9 @@ func (sl *slot) warnings(now time.Time, st *RankStatus) (w []string) {
 	}
 	if st.Discovered {
 		warn("rank is not registered")
+	}
+	if text := s.over.text(now); text != "" && (sl.taking || sl.over) {
+		warn("%s", text)
 	}
 	for _, st := range s.streams {
 		if st.short && st.feeds(sl) {

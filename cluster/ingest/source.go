@@ -37,6 +37,7 @@ type source struct {
 	topicLock  topicLock
 	n          SourceCounters
 	lastError  string
+	over       takeover
 	opened     time.Time
 	lastMsg    time.Time
 	lastConn   time.Time
@@ -46,9 +47,9 @@ type source struct {
 	suppressed int
 }
 
-func newSource(l *loop, e *entry, spec catalog.Source) *source {
+func newSource(l *loop, e *entry, spec catalog.Source, tenure uint64) *source {
 	s := &source{
-		loop: l, entry: e, spec: spec, tenure: l.cfg.Tenure(spec),
+		loop: l, entry: e, spec: spec, tenure: tenure,
 		removed: map[uint32]bool{}, slots: map[uint32]*slot{},
 		opened: l.tl.Now(), openWait: l.cfg.RetryMin, dirty: true,
 	}
@@ -79,15 +80,15 @@ func (s *source) open() {
 	s.openWait = s.loop.cfg.RetryMin
 }
 
-// close ends the source. Slots that are still held elsewhere are left as they are; the
-// others are cleared and reported.
-func (s *source) close(held func(catalog.Rank) bool) {
+// close ends the source. Slots that ended with it are cleared; the others are left as
+// they are, for whoever writes them now. The manager sees to their reports.
+func (s *source) close(ended func(catalog.Rank) bool) {
 	s.shut()
 	for _, st := range s.streams {
 		st.stop()
 	}
 	for _, sl := range s.sorted() {
-		sl.remove(held(sl.reg))
+		sl.leave(ended(sl.reg))
 	}
 }
 
@@ -125,11 +126,19 @@ func (s *source) update(spec catalog.Source, foreign map[uint32]bool) {
 		case sl.reg.Life == 0 && !foreign[sl.rank]: // asked for, not there yet
 		default:
 			s.removed[sl.rank] = !foreign[sl.rank]
-			sl.remove(false)
+			sl.remove()
 			delete(s.slots, sl.rank)
 		}
 	}
+	s.goOn()
+}
+
+// goOn lets streams begin that waited for lives, and processes what is held.
+func (s *source) goOn() {
 	for _, st := range s.streams {
+		if st.state == awaiting {
+			st.join()
+		}
 		st.settle()
 	}
 }
@@ -361,7 +370,7 @@ func (s *source) state(sl *slot) State {
 		switch {
 		case x.conflict != nil:
 			return Failed
-		case x.state == replaying:
+		case x.state == replaying || x.state == awaiting:
 			st = CatchingUp
 		case x.state == live && st == Pending:
 			st = Active

@@ -16,6 +16,7 @@ const (
 	idle      streamState = iota // no connection
 	live                         // batches are applied as they come
 	replaying                    // live batches are held back until a replay has caught up
+	awaiting                     // live batches are held back until slots that were taken over have new lives
 )
 
 // lossKind says what is known of an engine whose stream cannot be continued.
@@ -138,11 +139,14 @@ func (st *stream) onDisconnect() {
 
 // join begins to follow the engine, from its oldest batch where it can be asked.
 func (st *stream) join() {
-	if st.canReplay() {
+	switch {
+	case st.takingOver():
+		st.state = awaiting
+	case st.canReplay():
 		st.begin(join)
-		return
+	default:
+		st.state = live
 	}
-	st.state = live
 }
 
 // onLive handles a batch from the subscription. b is its content if already decoded.

@@ -38,10 +38,13 @@ type world struct {
 	at      uint64
 	delay   time.Duration // of every command
 	refuse  error         // every command fails with it
-	lives   int           // NewLife commands that changed something
-	asked   int           // NewLife commands
-	purged  []catalog.Retired
-	faults  []string
+	// refuseRank fails the new lives of some ranks.
+	refuseRank func(rank uint32) error
+	away       bool // the sources are read elsewhere
+	lives      int  // NewLife commands that changed something
+	asked      int  // NewLife commands
+	purged     []catalog.Retired
+	faults     []string
 }
 
 type option func(*Config, *Deps)
@@ -105,13 +108,32 @@ func (w *world) commit(what func(index uint64) error) error {
 	}
 	w.at++
 	err := what(w.at)
-	w.m.Reconcile(w.catalog.View())
+	w.m.Reconcile(w.view())
 	return err
+}
+
+// view is what this node is to read. The caller holds the lock.
+func (w *world) view() *catalog.View {
+	return w.catalog.View().WithSources(func(catalog.Source) bool { return !w.away })
+}
+
+func (w *world) locals(path string) []uint64 {
+	return blockhash.AppendTokens(nil, tokens(path), testBlock, blockhash.Seed)
+}
+
+// partition is where the chain of a path lies.
+func (w *world) partition(path string) indexer.PartitionID {
+	return indexer.PartitionID(shard.Layout{Partitions: 8}.Partition(1, w.locals(path)[0], 0))
 }
 
 func (w *world) NewLife(instance string, rank uint32, life uint64, done func(error)) {
 	w.command(func(at uint64) error {
 		w.asked++
+		if w.refuseRank != nil {
+			if err := w.refuseRank(rank); err != nil {
+				return err
+			}
+		}
 		r, err := w.catalog.NewLife(at, instance, rank, life)
 		if r.Life != 0 {
 			w.lives++
