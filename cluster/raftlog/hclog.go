@@ -8,9 +8,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// newHclog gives raft a logger that writes to slog. Raft's INFO lines are about its own
-// workings, so they become debug messages here.
-func newHclog(log *slog.Logger) hclog.Logger {
+// HCLog gives raft, and what stores things for it, a logger that writes to slog.
+// Raft's INFO lines are about its own workings, so they become debug messages here.
+func HCLog(log *slog.Logger) hclog.Logger {
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Debug, Output: discard{}})
 	l.RegisterSink(sink{log})
 	return l

@@ -25,10 +25,9 @@ type Log struct {
 		sync.Mutex
 		ch chan struct{}
 	}
-	lead struct { // the term for which a barrier has been applied here
-		sync.Mutex
-		term uint64
-	}
+	// lead holds the term for which a barrier has been applied here. It is a channel of
+	// one and not a lock, since whoever has it may wait for a quorum.
+	lead chan uint64
 }
 
 // Open starts raft on its stores; it may replay a log from disk before it returns.
@@ -38,7 +37,8 @@ func Open(cfg Config, stores Stores, transport raft.Transport, fwd Forwarder) (*
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Log{cfg: cfg, log: cfg.Logger.With("component", "raft"), fwd: fwd}
+	l := &Log{cfg: cfg, log: cfg.Logger.With("component", "raft"), fwd: fwd, lead: make(chan uint64, 1)}
+	l.lead <- 0
 	l.fsm = newFSM(l.log)
 	l.fsm.subscribe(func(*state.View) { l.wake() })
 	rc := raft.DefaultConfig()
@@ -46,7 +46,7 @@ func Open(cfg Config, stores Stores, transport raft.Transport, fwd Forwarder) (*
 	rc.HeartbeatTimeout, rc.ElectionTimeout = cfg.Heartbeat, cfg.Heartbeat
 	rc.LeaderLeaseTimeout, rc.CommitTimeout = cfg.Heartbeat/2, cfg.Heartbeat/20
 	rc.SnapshotThreshold, rc.TrailingLogs = cfg.SnapshotEvery, cfg.KeepLogs
-	rc.Logger = newHclog(l.log)
+	rc.Logger = HCLog(l.log)
 	r, err := raft.NewRaft(rc, l.fsm, stores.Log, stores.Stable, stores.Snapshots, transport)
 	if err != nil {
 		return nil, fmt.Errorf("open raft log: %w", err)
@@ -64,13 +64,14 @@ func (l *Log) Close() error {
 }
 
 // Found makes this server the first voter of a new cluster and applies the first
-// entries. It fails with ErrFounded on a data folder that has been used.
+// entries. It fails with ErrFounded on a data folder that has been used, unless all that
+// ever happened there is a founding that did not come to its first entry.
 func (l *Log) Found(ctx context.Context, addr raft.ServerAddress, first ...state.Command) error {
 	err := l.raft.BootstrapCluster(raft.Configuration{Servers: []raft.Server{{
 		ID: raft.ServerID(l.cfg.ServerID), Address: addr, Suffrage: raft.Voter,
 	}}}).Error()
 	if errors.Is(err, raft.ErrCantBootstrap) {
-		return ErrFounded
+		err = l.unfinished(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("found cluster: %w", err)
@@ -81,6 +82,30 @@ func (l *Log) Found(ctx context.Context, addr raft.ServerAddress, first ...state
 		}
 	}
 	return nil
+}
+
+// unfinished returns nil if this server is its whole group and leads it, and the log
+// does not found a cluster: the process died between the two steps of Found.
+func (l *Log) unfinished(ctx context.Context) error {
+	for {
+		changed := l.changed()
+		servers, err := l.Servers()
+		if err != nil {
+			return err
+		}
+		if len(servers) != 1 || servers[0].ID != raft.ServerID(l.cfg.ServerID) || l.View().Cluster.ClusterID != "" {
+			return ErrFounded
+		}
+		if l.Leads(ctx) {
+			if l.View().Cluster.ClusterID != "" {
+				return ErrFounded
+			}
+			return nil
+		}
+		if err := l.pause(ctx, changed); err != nil {
+			return err
+		}
+	}
 }
 
 // proposeUntilLed repeats a command while the first election is under way.
@@ -113,8 +138,11 @@ func (l *Log) Leader() (raft.ServerID, bool) {
 }
 
 // Leads reports whether this server leads and its state machine has caught up with its
-// term.
-func (l *Log) Leads() bool { return l.raft.State() == raft.Leader && l.current() == nil }
+// term. It may wait for the first barrier of the term.
+func (l *Log) Leads(ctx context.Context) bool { return l.current(ctx) == nil }
+
+// CommitIndex returns the last log index that this server knows to be committed.
+func (l *Log) CommitIndex() uint64 { return l.raft.CommitIndex() }
 
 // LeaderCh delivers changes of this server's leadership; changes may be merged.
 func (l *Log) LeaderCh() <-chan bool { return l.raft.LeaderCh() }
