@@ -150,15 +150,15 @@ func TestCutOffLeader(t *testing.T) {
 		r := newRing(t, "a", "b", "c")
 		defer r.close()
 		r.found()
-		if _, err := r.logs["a"].ReadIndex(); err != nil {
+		if _, err := r.logs["a"].ReadIndex(t.Context()); err != nil {
 			t.Fatalf("ReadIndex on the leader: %v", err)
 		}
-		if _, err := r.logs["b"].ReadIndex(); !errors.Is(err, ErrNoLeader) {
+		if _, err := r.logs["b"].ReadIndex(t.Context()); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("ReadIndex on a follower: %v", err)
 		}
 		r.cut("a")
 		time.Sleep(10 * time.Second)
-		if _, err := r.logs["a"].ReadIndex(); !errors.Is(err, ErrNoLeader) {
+		if _, err := r.logs["a"].ReadIndex(t.Context()); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("ReadIndex on a leader that is cut off: %v", err)
 		}
 		if err := r.propose("b", register(20)).Err(); err != nil {

@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,15 +37,15 @@ func (l *Log) Propose(ctx context.Context, c state.Command) (state.Result, error
 // Serve proposes an encoded command on the leader: it is what a forwarded command ends
 // in. On any other server it fails with ErrNoLeader.
 func (l *Log) Serve(ctx context.Context, raw []byte) (state.Result, error) {
-	if l.raft.State() != raft.Leader {
-		return state.Result{}, ErrNoLeader
-	}
-	if err := l.current(); err != nil {
+	if err := l.current(ctx); err != nil {
 		return state.Result{}, err
 	}
 	timeout := l.cfg.ApplyTimeout
 	if d, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(d))
+	}
+	if err := ctx.Err(); err != nil || timeout <= 0 { // raft takes 0 for no limit
+		return state.Result{}, cmp.Or(err, context.DeadlineExceeded)
 	}
 	f := l.raft.Apply(raw, timeout)
 	switch err := f.Error(); {
@@ -59,29 +60,48 @@ func (l *Log) Serve(ctx context.Context, raw []byte) (state.Result, error) {
 	}
 }
 
+// Lead proposes a command if this server leads, and never forwards it: for what only a
+// leader may decide. Otherwise it is like Propose.
+func (l *Log) Lead(ctx context.Context, c state.Command) (state.Result, error) {
+	raw, err := c.Encode()
+	if err != nil {
+		return state.Result{}, err
+	}
+	r, err := l.Serve(ctx, raw)
+	if err != nil {
+		return state.Result{}, err
+	}
+	return r, l.WaitApplied(ctx, r.Index)
+}
+
 // current makes sure, once for each term, that this leader's state machine has applied
-// everything committed before its term.
-func (l *Log) current() error {
+// everything committed before its term. On other servers it fails with ErrNoLeader.
+func (l *Log) current(ctx context.Context) error {
+	if l.raft.State() != raft.Leader {
+		return ErrNoLeader
+	}
 	term := l.raft.CurrentTerm()
-	l.lead.Lock()
-	defer l.lead.Unlock()
-	if l.lead.term == term {
+	var done uint64
+	select {
+	case done = <-l.lead:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+	}
+	defer func() { l.lead <- done }()
+	if done == term {
 		return nil
 	}
 	if err := l.raft.Barrier(l.cfg.ApplyTimeout).Error(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	l.lead.term = term
+	done = term
 	return nil
 }
 
 // ReadIndex returns a log index such that a state that has applied it is no older than
 // this call (rule Q3). Only the leader can answer; others get ErrNoLeader.
-func (l *Log) ReadIndex() (uint64, error) {
-	if l.raft.State() != raft.Leader {
-		return 0, ErrNoLeader
-	}
-	if err := l.current(); err != nil {
+func (l *Log) ReadIndex(ctx context.Context) (uint64, error) {
+	if err := l.current(ctx); err != nil {
 		return 0, err
 	}
 	index := l.raft.CommitIndex()

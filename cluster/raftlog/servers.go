@@ -80,10 +80,16 @@ func (l *Log) RemoveServer(id raft.ServerID) error {
 	return l.outcome("remove", id, l.raft.RemoveServer(id, 0, serverTimeout))
 }
 
-// TransferLeadership gives the lead to another voter, for a server that stops.
-func (l *Log) TransferLeadership() error {
-	if err := l.raft.LeadershipTransfer().Error(); err != nil {
-		return fmt.Errorf("transfer leadership: %w", err)
+// Demote makes a voter a non-voter.
+func (l *Log) Demote(id raft.ServerID) error {
+	return l.outcome("demote", id, l.raft.DemoteVoter(id, 0, serverTimeout))
+}
+
+// TransferLeadership gives the lead to another voter. The caller makes sure that it is
+// alive: raft waits an election time-out for it and then goes on leading.
+func (l *Log) TransferLeadership(to Server) error {
+	if err := l.raft.LeadershipTransferToServer(to.ID, to.Address).Error(); err != nil {
+		return fmt.Errorf("transfer leadership to %s: %w", to.ID, err)
 	}
 	return nil
 }
