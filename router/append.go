@@ -80,3 +80,11 @@ func appendUintField(b []byte, key string, v uint64) []byte {
 }
 
 func appendStringField(b []byte, key, v string) []byte { return appendString(appendKey(b, key), v) }
+
+func appendBoolField(b []byte, key string, v bool) []byte {
+	return strconv.AppendBool(appendKey(b, key), v)
+}
+
+func appendFloatField(b []byte, key string, v float64) []byte {
+	return strconv.AppendFloat(appendKey(b, key), v, 'g', 4, 64)
+}

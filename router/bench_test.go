@@ -35,7 +35,7 @@ type quietCluster struct {
 
 func (c *quietCluster) View() *catalog.View { return c.view }
 func (c *quietCluster) NewSearcher() Searcher {
-	return &quietSearcher{fakeSearcher{c.fakeCluster}, c.rows}
+	return &quietSearcher{fakeSearcher{f: c.fakeCluster, pin: 1 << 60}, c.rows}
 }
 
 // benchRouter returns a router with n workers that all hold the prompt.

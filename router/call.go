@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -18,6 +19,7 @@ type call struct {
 	out    []byte   // answer under construction
 	code   int      // answered with, 0 = nothing written yet
 	model  string   // for the access log
+	member string   // named in the path
 	large  bool     // holds a token of Router.large
 }
 
@@ -32,8 +34,11 @@ func (r *Router) serve(w http.ResponseWriter, req *http.Request) {
 	if c == nil {
 		c = &call{router: r}
 	}
-	c.w, c.r, c.code, c.model, c.req = w, req, 0, "", nil
+	c.w, c.r, c.code, c.model, c.member, c.req = w, req, 0, "", "", nil
 	c.route = r.routes[req.URL.Path]
+	if c.route == nil {
+		c.route, c.member = r.memberRoute(req.URL.Path)
+	}
 	if c.route == nil {
 		c.route = &r.metrics.unknown
 	}
@@ -69,6 +74,8 @@ func (c *call) dispatch() {
 		handle = c.route.get
 	case http.MethodPost:
 		handle = c.route.post
+	case http.MethodDelete:
+		handle = c.route.delete
 	}
 	if handle != nil {
 		if err := handle(c); err != nil {
@@ -76,18 +83,21 @@ func (c *call) dispatch() {
 		}
 		return
 	}
-	if c.route.get == nil && c.route.post == nil {
+	if c.route.get == nil && c.route.post == nil && c.route.delete == nil {
 		c.empty(http.StatusNotFound)
 		return
 	}
-	allow := "POST"
+	var allow []string
 	if c.route.get != nil {
-		allow = "GET,HEAD"
-		if c.route.post != nil {
-			allow += ",POST"
-		}
+		allow = append(allow, "GET", "HEAD")
 	}
-	c.w.Header().Set("Allow", allow)
+	if c.route.post != nil {
+		allow = append(allow, "POST")
+	}
+	if c.route.delete != nil {
+		allow = append(allow, "DELETE")
+	}
+	c.w.Header().Set("Allow", strings.Join(allow, ","))
 	c.empty(http.StatusMethodNotAllowed)
 }
 

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard"
@@ -46,6 +47,18 @@ type Cluster interface {
 	Ready() (ok bool, reason string)
 	// Status returns counters of the node.
 	Status() NodeStatus
+
+	// Members returns every member of the cluster, by name. The slice belongs to the
+	// caller.
+	Members() []MemberStatus
+	// Shards returns who has which partition, and the layout changes under way.
+	Shards() ShardsStatus
+	// Leave makes a member give away what it has and go. It returns when the cluster knows;
+	// Members and Shards show how far it is. Remove forgets a member that is gone for good;
+	// one that is alive only with force. The errors wrap catalog.ErrNotFound for an unknown
+	// member and catalog.ErrConflict for a refusal, with what to do about it.
+	Leave(ctx context.Context, name string) error
+	Remove(ctx context.Context, name string, force bool) error
 }
 
 // Reasons of Cluster.Ready that clients of other indexers know.
@@ -60,10 +73,20 @@ var ErrUnavailable = errors.New("unavailable")
 
 // Searcher answers the questions of one request at a time.
 type Searcher interface {
+	// Begin starts a request: its questions share a deadline, and end with ctx.
+	Begin(ctx context.Context)
 	indexer.Reader
-	// Completeness says what the answers given since the last call may lack. A node
-	// that is its whole cluster returns the zero value.
-	Completeness() Completeness
+	// Prefixes appends what each row's slot holds of the query; the depth of a row is how
+	// far its tier walk gets, as far as that is known.
+	Prefixes(q indexer.Query, rows []indexer.Row, dst []indexer.Prefix) []indexer.Prefix
+	// Pin returns the map index under which the last question was answered; Cluster.View
+	// is at or above it. A slot of the answer belongs to the life that has it in a view
+	// taken since, if that life began at or before the pin; else to nobody.
+	Pin() uint64
+	// Completeness ends the request and says what its answers may lack. A node that is its
+	// whole cluster returns the zero value. The error, which wraps ErrUnavailable, says that
+	// there is no answer at all: it would be stale, and such ones are to be refused.
+	Completeness() (Completeness, error)
 }
 
 // Completeness says what is missing from an answer (promise 3: it never silently looks
@@ -72,8 +95,10 @@ type Completeness struct {
 	// Partial: a part of the cluster did not answer; Missing names it.
 	Partial bool
 	Missing []string
-	// Stale: the node cannot prove that its map is current.
-	Stale bool
+	// Stale: the node, or one that it asked, cannot prove that its map is current. MapAge
+	// is how old that may be; 0 = not known.
+	Stale  bool
+	MapAge time.Duration
 }
 
 // NodeStatus is a snapshot of a node for /status and /metrics.
@@ -84,6 +109,8 @@ type NodeStatus struct {
 	Index      indexer.Stats
 	Events     EventCounts
 	Lag        Histogram // from the engine's clock at publishing to the batch applied, in seconds
+	Cluster    ClusterStatus
+	Search     SearchStatus
 }
 
 // EventCounts counts engine events since the node began.

@@ -73,6 +73,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	e.counter(descLostLog, r.access.lost())
 	c.events(e, node.Events)
 	c.index(e, node)
+	if node.Cluster.ID != "" {
+		c.cluster(e, node)
+	}
 	c.streams(e)
 	if node.Lag.Count > 0 || len(node.Lag.Bounds) > 0 {
 		buckets := make(map[float64]uint64, len(node.Lag.Bounds))

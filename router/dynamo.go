@@ -87,6 +87,9 @@ func appendCompleteness(b []byte, m Completeness) []byte {
 	}
 	if m.Stale {
 		b = append(appendKey(b, "stale"), "true"...)
+		if m.MapAge > 0 {
+			b = appendUintField(b, "map_age_ms", uint64(m.MapAge.Milliseconds()))
+		}
 	}
 	return b
 }

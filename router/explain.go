@@ -46,8 +46,11 @@ func (c *call) explain(q *request, p prompt) error {
 		return err
 	}
 	defer r.pool.release(s)
+	s.Begin(c.r.Context())
 	e := r.explanation(s, view, g, q, p)
-	c.announce(e.complete)
+	if e.complete, err = c.complete(s); err != nil {
+		return err
+	}
 	if wantsText(c.r) {
 		c.out = e.appendText(c.out[:0])
 		c.send(http.StatusOK, "text/plain; charset=utf-8", c.out)
@@ -81,7 +84,7 @@ func (r *Router) explanation(s *searcher, view *catalog.View, g *catalog.Group, 
 		if len(locals) == 0 {
 			continue
 		}
-		states := s.Explain(r.query(g, locals), indexer.Slot(rank.Slot), nil)
+		states := r.explainRank(s, r.query(g, locals), rank)
 		walk := tierWalk(states)
 		if e.states == nil || walk[len(walk)-1] > e.walk[len(walk)-1] {
 			e.locals, e.states, e.walk = locals, states, walk
@@ -91,9 +94,24 @@ func (r *Router) explanation(s *searcher, view *catalog.View, g *catalog.Group, 
 		e.locals = append(slices.Clone(paths[0]), make([]uint64, blocks-len(paths[0]))...)
 		e.states = append(e.states, make([]indexer.BlockState, blocks-len(e.states))...)
 	}
-	e.complete = s.Completeness()
 	r.explainStops(s, e, w, rank, p)
 	return e
+}
+
+// explainRank explains a path for one life. Nothing is credited to it once another life has
+// its slot, here or where the question was answered.
+func (r *Router) explainRank(s *searcher, q indexer.Query, rank catalog.Rank) []indexer.BlockState {
+	states := s.Explain(q, indexer.Slot(rank.Slot), nil)
+	g, ok := r.cluster.View().GroupByID(uint32(q.Group))
+	if ok && rank.Life <= s.Pin() {
+		if h, live := g.Holder(rank.Slot); live && h.Life == rank.Life {
+			return states
+		}
+	}
+	for i := range states {
+		states[i].Tiers, states[i].Evicted = 0, false
+	}
+	return states
 }
 
 // tierWalk returns how far each tier gets when it continues where the one before ended.
@@ -188,7 +206,7 @@ func (r *Router) otherNamespace(s *searcher, e *explanation, rank catalog.Rank, 
 		}
 		tried[seed] = true
 		first := blockhash.AppendTokens(nil, p.tokens[:e.group.BlockSize], int(e.group.BlockSize), seed)
-		state := s.Explain(r.query(e.group, first), indexer.Slot(rank.Slot), nil)
+		state := r.explainRank(s, r.query(e.group, first), rank)
 		return state[0].Tiers != 0
 	}
 	if try("", "") {

@@ -3,6 +3,7 @@ package router
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/kvcluster/kvcluster/indexer"
 )
@@ -99,7 +100,11 @@ func (e *explanation) appendText(b []byte) []byte {
 		b = fmt.Appendf(b, "a part of the cluster did not answer: %s\n", strings.Join(e.complete.Missing, ", "))
 	}
 	if e.complete.Stale {
-		b = append(b, "this node cannot prove that its map is current\n"...)
+		b = append(b, "the answering node cannot prove that its map is current"...)
+		if e.complete.MapAge > 0 {
+			b = fmt.Appendf(b, ": it may be %v old", e.complete.MapAge.Round(time.Millisecond))
+		}
+		b = append(b, '\n')
 	}
 	return b
 }

@@ -25,6 +25,11 @@ type fakeCluster struct {
 	bigram   map[uint32]bool
 	notReady string
 	lacks    Completeness
+	refuse   error
+	members  []MemberStatus
+	shards   ShardsStatus
+	removed  []string // "leave a", "remove b", "force b"
+	member   error    // returned by Leave and Remove
 	status   NodeStatus
 	layout   shard.Layout
 	// onMatch runs at the beginning of every match, with the lock held.
@@ -64,7 +69,7 @@ func (f *fakeCluster) NewSearcher() Searcher {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.live++
-	return &fakeSearcher{f}
+	return &fakeSearcher{f: f}
 }
 
 func (f *fakeCluster) Register(_ context.Context, r catalog.Registration) error {
@@ -135,6 +140,24 @@ func (f *fakeCluster) stream(instance string, rank uint32) *StreamStatus {
 func (f *fakeCluster) Ready() (bool, string) { return f.notReady == "", f.notReady }
 
 func (f *fakeCluster) Status() NodeStatus { return f.status }
+
+func (f *fakeCluster) Members() []MemberStatus { return f.members }
+
+func (f *fakeCluster) Shards() ShardsStatus { return f.shards }
+
+func (f *fakeCluster) Leave(_ context.Context, name string) error {
+	f.removed = append(f.removed, "leave "+name)
+	return f.member
+}
+
+func (f *fakeCluster) Remove(_ context.Context, name string, force bool) error {
+	verb := "remove "
+	if force {
+		verb = "force "
+	}
+	f.removed = append(f.removed, verb+name)
+	return f.member
+}
 
 // DumpSlot gives every block as a stretch of its own.
 func (f *fakeCluster) DumpSlot(_ context.Context, g indexer.GroupID, slot indexer.Slot, visit func(indexer.Stretch) error) error {
@@ -226,7 +249,23 @@ func (f *fakeCluster) evict(instance string, rank uint32, locals ...uint64) {
 	f.evicted[k] = true
 }
 
-type fakeSearcher struct{ f *fakeCluster }
+type fakeSearcher struct {
+	f   *fakeCluster
+	pin uint64
+	ctx context.Context
+}
+
+func (s *fakeSearcher) Begin(ctx context.Context) { s.ctx = ctx }
+
+func (s *fakeSearcher) Pin() uint64 { return s.pin }
+
+func (s *fakeSearcher) Prefixes(q indexer.Query, rows []indexer.Row, dst []indexer.Prefix) []indexer.Prefix {
+	for _, r := range rows {
+		p, _ := indexer.ReadPrefix(s, q, r.Slot, r.Depth, nil)
+		dst = append(dst, p)
+	}
+	return dst
+}
 
 func (s *fakeSearcher) Match(q indexer.Query, out *indexer.Scores) {
 	f := s.f
@@ -235,6 +274,7 @@ func (s *fakeSearcher) Match(q indexer.Query, out *indexer.Scores) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	s.pin = f.index
 	if f.onMatch != nil {
 		f.onMatch(f)
 	}
@@ -270,6 +310,7 @@ func (s *fakeSearcher) Explain(q indexer.Query, slot indexer.Slot, dst []indexer
 	f := s.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	s.pin = f.index
 	for i := range q.Locals {
 		path := pathKey(q.Locals[:i+1])
 		k := heldKey{uint32(q.Group), uint32(slot), path}
@@ -301,7 +342,13 @@ next:
 	return append(dst, path...)
 }
 
-func (s *fakeSearcher) Completeness() Completeness { return s.f.lacks }
+func (s *fakeSearcher) Completeness() (Completeness, error) {
+	if s.ctx == nil {
+		panic("a request that was not begun")
+	}
+	s.ctx = nil
+	return s.f.lacks, s.f.refuse
+}
 
 func (s *fakeSearcher) Close() {
 	s.f.mu.Lock()

@@ -29,11 +29,9 @@ type indexedCluster struct {
 	frame  indexer.FrameBuilder
 }
 
-type indexSearcher struct{ indexer.Reader }
-
-func (indexSearcher) Completeness() Completeness { return Completeness{} }
-
-func (c *indexedCluster) NewSearcher() Searcher { return indexSearcher{c.index.NewReader()} }
+func (c *indexedCluster) NewSearcher() Searcher {
+	return NewLocalSearcher(c.index.NewReader(), func() uint64 { return c.View().Index })
+}
 
 func (c *indexedCluster) DumpSlot(ctx context.Context, g indexer.GroupID, s indexer.Slot, visit func(indexer.Stretch) error) error {
 	for p := range c.layout.Partitions {

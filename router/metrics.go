@@ -18,6 +18,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	errors   *prometheus.CounterVec
 	unknown  route // stands for every path that is not served
+
+	complete, partial, stale, partialStale, refused prometheus.Counter // answers to queries
 }
 
 // routeStats are the children of one route, resolved once: a request looks up no label.
@@ -44,12 +46,32 @@ func newMetrics(r *Router) *metrics {
 			Name: "dynamo_kvindexer_errors_total", Help: "Requests answered with an error.",
 		}, []string{"endpoint", "status_class"}),
 	}
-	m.registry.MustRegister(m.duration, m.requests, m.errors, &collector{router: r},
+	answers := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kvcluster_answers_total", Help: "Answers to queries, by what they claim.",
+	}, []string{"completeness"})
+	m.complete, m.partial = answers.WithLabelValues("complete"), answers.WithLabelValues("partial")
+	m.stale, m.partialStale = answers.WithLabelValues("stale"), answers.WithLabelValues("partial_stale")
+	m.refused = answers.WithLabelValues("refused")
+	m.registry.MustRegister(m.duration, m.requests, m.errors, answers, &collector{router: r},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	m.unknown = unknownRoute
 	m.unknown.stats = m.forRoute(&m.unknown)
 	return m
+}
+
+// answered counts an answer by what it claims.
+func (m *metrics) answered(c Completeness) {
+	switch {
+	case c.Partial && c.Stale:
+		m.partialStale.Inc()
+	case c.Partial:
+		m.partial.Inc()
+	case c.Stale:
+		m.stale.Inc()
+	default:
+		m.complete.Inc()
+	}
 }
 
 // forRoute resolves the children of a route. Only what the route answers to exists from

@@ -9,28 +9,17 @@ import (
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
-// hits is what Mooncake's answers say about one rank, in blocks: how long a prefix it
-// holds in one tier or another, and how many blocks of that prefix are in each tier.
-type hits struct {
-	longest, gpu, cpu, disk uint32
-}
-
-func (h *hits) raise(o hits) {
-	h.longest, h.gpu = max(h.longest, o.longest), max(h.gpu, o.gpu)
-	h.cpu, h.disk = max(h.cpu, o.cpu), max(h.disk, o.disk)
-}
-
 // instanceHits is what they say about one instance: the maximum over its ranks. Blocks
 // of different ranks are never put together to one prefix, since no rank could use it.
 type instanceHits struct {
 	name  string
-	total hits
+	total indexer.Prefix
 	ranks []rankHits
 }
 
 type rankHits struct {
 	rank uint32
-	hits
+	indexer.Prefix
 }
 
 // draftOrCurrent tells the first draft from the current JSON dialect: the draft knows
@@ -71,8 +60,11 @@ func (c *call) outOfScope(g *catalog.Group, known bool) (done bool, err error) {
 }
 
 // answerMooncake answers in one of the three generations.
-func (c *call) answerMooncake(s *searcher, view *catalog.View, p prompt, found *scores) error {
+func (c *call) answerMooncake(s *searcher, found *scores) (err error) {
 	list := c.router.countHits(s, found, c.req)
+	if found.Completeness, err = c.complete(s); err != nil {
+		return err
+	}
 	if c.req.dialect == mooncakeC {
 		return c.answerInstances(list, found)
 	}
@@ -100,72 +92,61 @@ func (c *call) answerMooncake(s *searcher, view *catalog.View, p prompt, found *
 }
 
 func appendInstanceHits(b []byte, h *instanceHits, s *scores) []byte {
-	b = appendUintField(b, "longest_matched", s.tokens(h.total.longest))
-	b = appendUintField(b, "GPU", s.tokens(h.total.gpu))
+	b = appendUintField(b, "longest_matched", s.tokens(h.total.Length))
+	b = appendUintField(b, "GPU", s.tokens(h.total.Device))
 	b = append(appendKey(b, "DP"), '{')
 	for _, r := range h.ranks {
-		b = appendRank(b, r.rank, s.tokens(r.gpu))
+		b = appendRank(b, r.rank, s.tokens(r.Device))
 	}
 	b = append(b, '}')
-	b = appendUintField(b, "CPU", s.tokens(h.total.cpu))
-	return appendUintField(b, "DISK", s.tokens(h.total.disk))
+	b = appendUintField(b, "CPU", s.tokens(h.total.Host))
+	return appendUintField(b, "DISK", s.tokens(h.total.Lower))
 }
 
 // countHits counts the hits of every rank on the board, or of the one instance that the
-// request asks for.
+// request asks for: one question for each path.
 func (r *Router) countHits(s *searcher, found *scores, q *request) []instanceHits {
-	var out []instanceHits
+	s.rows, s.prefixes = s.rows[:0], s.prefixes[:0]
+	wanted := func(p place) bool {
+		return !q.has(fInstance) || found.names.ranks[p].instance == q.instance
+	}
 	for p, d := range found.board.all {
+		if wanted(p) {
+			s.rows = append(s.rows, indexer.Row{Slot: found.names.ranks[p].slot, Depth: d[len(d)-1]})
+		}
+	}
+	if len(s.rows) == 0 {
+		return nil
+	}
+	for _, locals := range found.paths {
+		if len(locals) > 0 {
+			s.prefixes = s.Prefixes(r.query(found.names.group, locals), s.rows, s.prefixes)
+		}
+	}
+	still := r.holders(found.names)
+	var out []instanceHits
+	i := -1
+	for p := range found.board.all {
+		if !wanted(p) {
+			continue
+		}
+		i++
 		name := &found.names.ranks[p]
-		if q.has(fInstance) && name.instance != q.instance {
+		if !still(name) {
 			continue
 		}
-		var h hits
-		for _, locals := range found.paths {
-			if len(locals) > 0 {
-				h.raise(r.rankHits(s, found, locals, name, int(d[len(d)-1])))
-			}
-		}
-		if !r.holders(found.names)(name) {
-			continue
+		var h indexer.Prefix
+		for k := i; k < len(s.prefixes); k += len(s.rows) {
+			h.Raise(s.prefixes[k])
 		}
 		if n := len(out); n == 0 || out[n-1].name != name.instance {
 			out = append(out, instanceHits{name: name.instance})
 		}
 		in := &out[len(out)-1]
-		in.total.raise(h)
+		in.total.Raise(h)
 		in.ranks = append(in.ranks, rankHits{name.rank, h})
 	}
 	return out
-}
-
-// rankHits counts along one path. The tier walk got as far as depth; the prefix held in
-// any tier may reach further, so the part that is looked at grows as long as it is full.
-func (r *Router) rankHits(s *searcher, found *scores, locals []uint64, name *rankName, depth int) (h hits) {
-	q := r.query(found.names.group, locals)
-	for n := min(depth+32, len(locals)); ; n = min(2*n, len(locals)) {
-		q.Locals = locals[:n]
-		s.states = s.Explain(q, name.slot, s.states[:0])
-		h = hits{}
-		for _, b := range s.states {
-			if b.Tiers == 0 {
-				return h
-			}
-			h.longest++
-			if b.Tiers.Has(indexer.Device) {
-				h.gpu++
-			}
-			if b.Tiers.Has(indexer.Host) {
-				h.cpu++
-			}
-			if b.Tiers.Has(indexer.Disk) || b.Tiers.Has(indexer.External) {
-				h.disk++
-			}
-		}
-		if n == len(locals) {
-			return h
-		}
-	}
 }
 
 // answerInstances answers in the msgpack generation: registered ranks appear without a
@@ -182,20 +163,20 @@ func (c *call) answerInstances(list []instanceHits, found *scores) error {
 		}
 		dp := map[string]uint64{}
 		one := map[string]any{
-			"longest_matched": found.tokens(h.total.longest), "GPU": found.tokens(h.total.gpu), "DP": dp,
-			"CPU": found.tokens(h.total.cpu), "DISK": found.tokens(h.total.disk),
+			"longest_matched": found.tokens(h.total.Length), "GPU": found.tokens(h.total.Device), "DP": dp,
+			"CPU": found.tokens(h.total.Host), "DISK": found.tokens(h.total.Lower),
 		}
 		for ; i < len(found.names.ranks) && found.names.ranks[i].instance == name; i++ {
 			rank := found.names.ranks[i].rank
-			var r hits
+			var r indexer.Prefix
 			for _, have := range h.ranks {
 				if have.rank == rank {
-					r = have.hits
+					r = have.Prefix
 				}
 			}
 			key := strconv.FormatUint(uint64(rank), 10)
-			dp[key] = found.tokens(r.gpu)
-			one[key] = map[string]uint64{"GPU": found.tokens(r.gpu), "CPU": found.tokens(r.cpu), "DISK": found.tokens(r.disk)}
+			dp[key] = found.tokens(r.Device)
+			one[key] = map[string]uint64{"GPU": found.tokens(r.Device), "CPU": found.tokens(r.Host), "DISK": found.tokens(r.Lower)}
 		}
 		if !c.req.has(fInstance) || name == c.req.instance {
 			instances[name] = one
@@ -207,6 +188,9 @@ func (c *call) answerInstances(list []instanceHits, found *scores) error {
 	}
 	if found.Stale {
 		answer["stale"] = true
+		if found.MapAge > 0 {
+			answer["map_age_ms"] = found.MapAge.Milliseconds()
+		}
 	}
 	return c.msgpack(http.StatusOK, answer)
 }

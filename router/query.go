@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/kvcluster/kvcluster/shard/catalog"
@@ -104,14 +105,29 @@ func (c *call) answerScores(p prompt) error {
 		return err
 	}
 	defer r.pool.release(s)
-	found := r.search(s, g, view, p)
-	c.announce(found.Completeness)
-	if q.dialect == dynamo {
-		c.out = appendDynamoScores(c.out[:0], &found)
-		c.json(http.StatusOK, c.out)
-		return nil
+	s.Begin(c.r.Context())
+	found := r.search(s, g, p)
+	if q.dialect != dynamo {
+		return c.answerMooncake(s, &found)
 	}
-	return c.answerMooncake(s, view, p, &found)
+	if found.Completeness, err = c.complete(s); err != nil {
+		return err
+	}
+	c.out = appendDynamoScores(c.out[:0], &found)
+	c.json(http.StatusOK, c.out)
+	return nil
+}
+
+// complete ends the searcher's request and announces what its answers lack.
+func (c *call) complete(s *searcher) (Completeness, error) {
+	m, err := s.Completeness()
+	if err != nil {
+		c.router.metrics.refused.Inc()
+		return m, err
+	}
+	c.router.metrics.answered(m)
+	c.announce(m)
+	return m, nil
 }
 
 func noIndexer(k catalog.GroupKey) error {
@@ -125,6 +141,10 @@ func (c *call) announce(m Completeness) {
 		c.w.Header().Set("X-Kvcluster-Partial", cmp.Or(strings.Join(m.Missing, ", "), "true"))
 	}
 	if m.Stale {
-		c.w.Header().Set("X-Kvcluster-Stale", "true")
+		age := "true"
+		if m.MapAge > 0 {
+			age = "true; map_age_ms=" + strconv.FormatInt(m.MapAge.Milliseconds(), 10)
+		}
+		c.w.Header().Set("X-Kvcluster-Stale", age)
 	}
 }

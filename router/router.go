@@ -31,6 +31,7 @@ type route struct {
 	path      string // as in metrics and the access log
 	get       func(*call) error
 	post      func(*call) error
+	delete    func(*call) error
 	maxBody   int64
 	uncounted bool // not in the metrics
 	stats     routeStats
@@ -76,6 +77,10 @@ func (r *Router) mount() {
 	add(route{path: "/deregister_peer", post: (*call).deregisterPeer})
 	add(route{path: "/peers", get: (*call).listPeers})
 	add(route{path: "/reopen_logs", post: (*call).reopenLogs})
+	add(route{path: "/members", get: (*call).members})
+	add(route{path: "/members/{name}", delete: (*call).removeMember})
+	add(route{path: "/members/{name}/leave", post: (*call).leaveMember})
+	add(route{path: "/shards", get: (*call).shards})
 	add(route{path: "/services", get: (*call).services})
 	add(route{path: "/global_view", get: (*call).globalView})
 	if r.cfg.TestEndpoints {

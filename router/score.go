@@ -37,25 +37,36 @@ func (s *scores) tokens(depth uint32) uint64 {
 	return uint64(depth) * uint64(s.names.group.BlockSize)
 }
 
-// search scores a prompt in a group. The answer is valid until the next search of s.
+// search scores a prompt in a group. The answer is valid until the next search of s; the
+// request's Completeness is asked by whoever asks the last question.
 //
-// A slot may change hands while the query runs, so it is translated by the views before
-// and after the search: only a holder that has it in both is credited (the same life, so
-// the same slot all the time).
-func (r *Router) search(s *searcher, g *catalog.Group, v *catalog.View, p prompt) scores {
-	names := r.names.of(v, g)
-	names.queries.Add(1)
-	out := scores{names: names, board: &s.board}
-	s.board.reset(len(names.ranks))
+// A slot may change hands while the query runs, and nodes do not apply the log at the same
+// time. So slots are read by a view that was taken after the search, and of its lives only
+// those are credited that the answer's own map already had (see Searcher.Pin).
+func (r *Router) search(s *searcher, g *catalog.Group, p prompt) scores {
+	out := scores{board: &s.board}
 	out.paths = r.hashings(s, g, p, &out.blocks)
-	for _, locals := range out.paths {
-		if len(locals) == 0 {
-			continue
+	for i, locals := range out.paths {
+		if len(locals) > 0 {
+			s.Match(r.query(g, locals), &s.scores[i])
+			s.pins[i] = s.Pin()
 		}
-		s.Match(r.query(g, locals), &s.scores)
-		r.collect(s, names)
 	}
-	out.Completeness = s.Completeness()
+	view := r.cluster.View()
+	now, ok := view.GroupByID(g.ID)
+	if !ok { // the group is gone, and with it every slot
+		out.names = &groupNames{group: g}
+		s.board.reset(0)
+		return out
+	}
+	out.names = r.names.of(view, now)
+	out.names.queries.Add(1)
+	s.board.reset(len(out.names.ranks))
+	for i, locals := range out.paths {
+		if len(locals) > 0 {
+			s.collect(out.names, i)
+		}
+	}
 	return out
 }
 
@@ -105,30 +116,26 @@ func (r *Router) follow(s *searcher, g *catalog.Group, sequence []uint64) []uint
 	return s.locals
 }
 
-// collect puts the rows of a match on the board.
-func (r *Router) collect(s *searcher, names *groupNames) {
-	still := r.holders(names)
+// collect puts the rows of one path's match on the board.
+func (s *searcher) collect(names *groupNames, path int) {
+	pin := s.pins[path]
 	put := func(slot indexer.Slot, d depths) {
 		if int(slot) >= len(names.places) {
 			return
 		}
 		p := names.places[slot]
-		if p < 0 {
+		if p < 0 || names.ranks[p].life > pin {
 			return
 		}
-		rank := &names.ranks[p]
-		if !still(rank) {
-			return
-		}
-		if m := &rank.usage.matched; !m.Load() {
+		if m := &names.ranks[p].usage.matched; !m.Load() {
 			m.Store(true)
 		}
 		s.board.raise(p, d)
 	}
-	for _, row := range s.scores.Rows {
+	for _, row := range s.scores[path].Rows {
 		put(row.Slot, depths{row.Depth, row.Depth, row.Depth, row.Depth})
 	}
-	for _, row := range s.scores.Tiers {
+	for _, row := range s.scores[path].Tiers {
 		put(row.Slot, row.Depth)
 	}
 }

@@ -11,10 +11,12 @@ import (
 // memory for everything on the way to the answer.
 type searcher struct {
 	Searcher
-	scores indexer.Scores
-	board  board
-	locals []uint64
-	states []indexer.BlockState
+	scores   [2]indexer.Scores // of each path
+	pins     [2]uint64
+	board    board
+	locals   []uint64
+	rows     []indexer.Row
+	prefixes []indexer.Prefix
 }
 
 // searcherPool hands out searchers, a bounded number at a time: it is also what bounds

@@ -75,9 +75,35 @@ func (c *call) status() error {
 		b = appendUintField(b, "busy_percent", uint64(l.BusyShare*100+0.5))
 		b = append(appendUintField(b, "frames", l.Frames), '}')
 	}
-	c.out = append(b, "]}}"...)
+	b = append(b, "]}"...)
+	if node.Cluster.ID != "" {
+		b = appendCluster(b, &node.Cluster)
+	}
+	c.out = append(b, '}')
 	c.json(http.StatusOK, c.out)
 	return nil
+}
+
+// appendCluster appends the state of the cluster as one field.
+func appendCluster(b []byte, s *ClusterStatus) []byte {
+	b = append(appendKey(b, "cluster"), '{')
+	b = appendStringField(b, "id", s.ID)
+	b = appendStringField(b, "leader", s.Leader)
+	b = appendUintField(b, "map_index", s.MapIndex)
+	b = appendBoolField(b, "lease_held", s.LeaseHeld)
+	b = appendUintField(b, "map_age_ms", uint64(s.MapAge.Milliseconds()))
+	b = appendUintField(b, "members", uint64(s.Members))
+	b = appendUintField(b, "alive", uint64(s.Alive))
+	b = appendUintField(b, "replicas", uint64(s.Replicas))
+	if s.Balance > 0 {
+		b = appendFloatField(b, "balance", s.Balance)
+	}
+	b = appendUintField(b, "log_lag", s.LogLag)
+	b = appendUintField(b, "unready_partitions", uint64(s.Unready))
+	b = appendUintField(b, "unowned_partitions", uint64(s.Unowned))
+	b = appendUintField(b, "degraded_slots", uint64(s.DegradedSlots))
+	b = appendUintField(b, "unreadable_slots", uint64(s.UnreadableSlots))
+	return append(appendUintField(b, "changes", uint64(s.Changes)), '}')
 }
 
 // countStreams counts the ranks by the state of their stream.

@@ -92,8 +92,8 @@ type fan struct {
 	x       *Searcher
 	ctx     context.Context
 	replies chan reply
-	request []byte // encoded; shared by running calls, so never changed
-	index   uint64 // the map index in request
+	request []byte  // encoded; shared by running calls, so never changed
+	index   uint64  // the map index in request
 	flying  []*peer // calls under way
 	calls   int
 	first   *peer

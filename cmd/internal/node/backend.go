@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster"
@@ -23,7 +24,7 @@ func (b *backend) View() *catalog.View  { return b.node.View().Catalog }
 func (b *backend) Layout() shard.Layout { return b.node.Layout() }
 func (b *backend) Bigram(g uint32) bool { return b.node.Ingest().Bigram(indexer.GroupID(g)) }
 func (b *backend) NewSearcher() router.Searcher {
-	return searcher{b.node.Index().NewReader()}
+	return router.NewLocalSearcher(b.node.Index().NewReader(), func() uint64 { return b.node.View().Index })
 }
 
 func (b *backend) Register(ctx context.Context, r catalog.Registration) error {
@@ -58,10 +59,49 @@ func (b *backend) Ready() (bool, string) {
 	return true, ""
 }
 
-// searcher answers from the node's own trees: a node alone is its whole cluster.
-type searcher struct{ indexer.Reader }
+// Members implements router.Cluster.
+func (b *backend) Members() []router.MemberStatus {
+	v := b.node.View()
+	var out []router.MemberStatus
+	for _, m := range v.Members {
+		x := router.MemberStatus{
+			Name: m.Name, Address: m.Link, HTTP: m.HTTP, Role: "leader", Phase: string(m.Phase), Alive: true,
+			Boot: m.Boot, Zone: m.Zone, Weight: m.Weight, Version: m.Version, Sources: len(v.Assignments),
+		}
+		for p := range v.Owners {
+			if v.Ready(uint32(p), m.Name) {
+				x.Partitions, x.Ready = x.Partitions+1, x.Ready+1
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
 
-func (searcher) Completeness() router.Completeness { return router.Completeness{} }
+// Shards implements router.Cluster.
+func (b *backend) Shards() router.ShardsStatus {
+	v := b.node.View()
+	out := router.ShardsStatus{Partitions: make([]router.PartitionStatus, len(v.Owners))}
+	for p, owners := range v.Owners {
+		x := &out.Partitions[p]
+		x.HeldBlocks = -1
+		for _, o := range owners {
+			x.Owners = append(x.Owners, router.OwnerStatus{Name: o.Name, Ready: v.Ready(uint32(p), o.Name)})
+		}
+	}
+	return out
+}
+
+// Leave implements router.Cluster.
+func (b *backend) Leave(_ context.Context, name string) error {
+	if _, ok := b.node.View().Member(name); !ok {
+		return fmt.Errorf("member %s: %w", name, catalog.ErrNotFound)
+	}
+	return fmt.Errorf("%w: %s is the only member: stop it instead", catalog.ErrConflict, name)
+}
+
+// Remove implements router.Cluster.
+func (b *backend) Remove(ctx context.Context, name string, _ bool) error { return b.Leave(ctx, name) }
 
 // Streams implements router.Cluster.
 func (b *backend) Streams() []router.StreamStatus {
