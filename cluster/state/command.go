@@ -72,6 +72,9 @@ type Purged struct {
 type Assign struct {
 	Source uint64
 	Node   string
+	// Over is the tenure that is to end, when the node that reads the source is to begin
+	// it again. 0 = giving a source to the node that has it changes nothing.
+	Over uint64
 }
 
 // Begin starts a layout change.
@@ -210,7 +213,7 @@ func (s *State) apply(c Command, r *Result) error {
 		s.purged(c.Purged.Member, c.Purged.Slot)
 		return nil
 	case c.Assign != nil:
-		return s.assignSource(c.Assign.Source, c.Assign.Node)
+		return s.assignSource(*c.Assign)
 	case c.Begin != nil:
 		j, err := s.begin(c.Begin.Moves)
 		if err != nil {
@@ -240,7 +243,7 @@ func (s *State) register(c Registration) error {
 			s.version[a.Node] = s.index
 			s.reopenReports(a.Node)
 		} else if s.members[c.Node] != nil {
-			return s.assignSource(src.ID, c.Node)
+			return s.assignSource(Assign{Source: src.ID, Node: c.Node})
 		}
 	}
 	return nil

@@ -223,7 +223,8 @@ func (s *State) remove(name string) error {
 }
 
 // assignSource gives a source to an ingest node; the entry's index is the tenure.
-func (s *State) assignSource(source uint64, node string) error {
+func (s *State) assignSource(a Assign) error {
+	source, node := a.Source, a.Node
 	if s.members[node] == nil {
 		return fmt.Errorf("%w: member %s", ErrUnknown, node)
 	}
@@ -233,15 +234,15 @@ func (s *State) assignSource(source uint64, node string) error {
 		return fmt.Errorf("%w: source %d", ErrUnknown, source)
 	}
 	old, assigned := s.assign[source]
-	if assigned && old.Node == node {
+	if assigned && old.Node == node && (a.Over == 0 || a.Over != old.Tenure) {
 		return nil
 	}
-	if assigned && catalog.Binds(sources[i].Endpoint) {
+	if assigned && old.Node != node && catalog.Binds(sources[i].Endpoint) {
 		return fmt.Errorf("%w: the engines of source %d connect to %s; it stays there until that member is removed", ErrRefused, source, old.Node)
 	}
 	s.assign[source] = Assignment{Node: node, Tenure: s.index}
 	s.version[node] = s.index
-	if assigned {
+	if assigned && old.Node != node {
 		s.version[old.Node] = s.index
 	}
 	s.reopenReports(node) // before the old node is let go: the job waits for one of them

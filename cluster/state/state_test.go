@@ -353,3 +353,26 @@ func drawCommand(t *rapid.T, v *View) Command {
 	}
 	return Command{Leave: &node}
 }
+
+// The reader of a source may be told to begin it again under a new tenure, once for each
+// tenure that ends; being told what it has already changes nothing.
+func TestAssignAgain(t *testing.T) {
+	l := newLog("a")
+	ok(t, l.register("1", "a"))
+	source := l.View().Catalog.Sources()[0].ID
+	first := l.View().Assignments[source].Tenure
+	ok(t, l.do(Command{Assign: &Assign{Source: source, Node: "a"}}))
+	ok(t, l.do(Command{Assign: &Assign{Source: source, Node: "a", Over: first - 1}}))
+	if got := l.View().Assignments[source].Tenure; got != first {
+		t.Fatalf("tenure %d without a reason, was %d", got, first)
+	}
+	ok(t, l.do(Command{Assign: &Assign{Source: source, Node: "a", Over: first}}))
+	second := l.View().Assignments[source].Tenure
+	if second <= first || l.View().Versions["a"] != second {
+		t.Fatalf("tenure %d after %d, version %d", second, first, l.View().Versions["a"])
+	}
+	ok(t, l.do(Command{Assign: &Assign{Source: source, Node: "a", Over: first}}))
+	if got := l.View().Assignments[source].Tenure; got != second {
+		t.Fatalf("the same end of a tenure twice: %d after %d", got, second)
+	}
+}
