@@ -1,0 +1,267 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/kvcluster/kvcluster/cluster/plan"
+	"github.com/kvcluster/kvcluster/cluster/raftlog"
+	"github.com/kvcluster/kvcluster/cluster/state"
+)
+
+const (
+	// handOver is the least time between two attempts to give the lead away.
+	handOver = 5 * time.Second
+	// lastWords is how long a server that was removed is kept in the log, so that it
+	// hears of its removal; halfJoined how long one that never became a member is.
+	lastWords, halfJoined = 3 * time.Second, 30 * time.Second
+	// backOff is how long the leader waits after the state machine refused its plan.
+	backOff = time.Second
+)
+
+// leading is what a leader remembers between steps. It is empty in the beginning of
+// every time in office.
+type leading struct {
+	handedOver  time.Time
+	arrival     time.Time // of the last new member
+	orphans     map[raft.ServerID]time.Time
+	planned     *planInput // nothing was to do with it
+	rebalanced  time.Time
+	planAgain   time.Time // not before
+	introducing map[string]introduction
+}
+
+// lead does the duties of the leader, the urgent ones first. Each returns early when
+// this node turns out to lead no more.
+func (c *Control) lead(ctx context.Context, peers map[string]Peer, health map[string]plan.Health) error {
+	if c.View().Cluster.ClusterID == "" {
+		return nil // the founding is under way
+	}
+	// What one duty cannot do must not keep the others from being done.
+	var errs []error
+	for _, duty := range []func() error{
+		func() error { return c.introduce(ctx, peers) },
+		func() error { return c.giveLead(peers, health) },
+		func() error { return c.plan(ctx, health) },
+		func() error { return c.servers(ctx, peers, health) },
+	} {
+		err := duty()
+		if errors.Is(err, raftlog.ErrNoLeader) || errors.Is(err, raftlog.ErrUnknownOutcome) || ctx.Err() != nil {
+			return err
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// seats returns raft's servers with what is known of them. Those that are alive and fit
+// count as caught up.
+func (c *Control) seats(peers map[string]Peer, health map[string]plan.Health) (seats []seat, servers map[string]raftlog.Server, staying int, err error) {
+	list, err := c.deps.Log.Servers()
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	byID, servers := map[string]state.Member{}, map[string]raftlog.Server{}
+	for _, m := range c.View().Members {
+		byID[m.ServerID] = m
+		if m.Phase == state.Active {
+			staying++
+		}
+	}
+	for _, s := range list {
+		id := string(s.ID)
+		servers[id] = s
+		m, member := byID[id]
+		one := seat{id: id, name: cmp.Or(m.Name, id), zone: m.Zone, voter: s.Voter, self: id == c.cfg.Self.ServerID}
+		one.alive = member && health[m.Name] == plan.Alive && (one.self || peers[id].Alive)
+		one.fit = member && m.Phase == state.Active && health[m.Name] != plan.Gone
+		one.ready = one.alive && one.fit
+		seats = append(seats, one)
+	}
+	return seats, servers, staying, nil
+}
+
+// servers keeps raft's configuration in order: one change at a time.
+func (c *Control) servers(ctx context.Context, peers map[string]Peer, health map[string]plan.Health) error {
+	seats, _, staying, err := c.seats(peers, health)
+	if err != nil {
+		return err
+	}
+	if err := c.removeOrphans(ctx, seats, peers); err != nil {
+		return err
+	}
+	if promote, _ := nextVoter(seats, staying); promote != nil {
+		c.askReady(ctx, seats)
+	}
+	promote, demote := nextVoter(seats, staying)
+	switch {
+	case promote != nil:
+		c.log.Info("a member gets a vote", "member", promote.name)
+		_, err := c.deps.Log.Promote(raft.ServerID(promote.id))
+		c.poke()
+		return err
+	case demote != nil:
+		c.log.Info("a member loses its vote", "member", demote.name, "alive", demote.alive)
+		c.poke()
+		return c.deps.Log.Demote(raft.ServerID(demote.id))
+	}
+	return nil
+}
+
+// giveLead transfers the leadership when this node leaves, is no member any more or has
+// a disk that is nearly full.
+func (c *Control) giveLead(peers map[string]Peer, health map[string]plan.Health) error {
+	m, member := c.View().Member(c.cfg.Self.Name)
+	leaving, low := !member || m.Phase == state.Leaving, c.deps.LowSpace()
+	if !leaving && !low || time.Since(c.leader.handedOver) < handOver {
+		return nil
+	}
+	seats, servers, _, err := c.seats(peers, health)
+	if err != nil {
+		return err
+	}
+	to := successor(seats)
+	if to == nil {
+		if low {
+			c.leader.handedOver = time.Now()
+			c.log.Warn("the disk is nearly full and no other voter is alive that could lead")
+		}
+		return nil
+	}
+	c.leader.handedOver = time.Now()
+	c.log.Info("giving the lead away", "to", to.name, "leaving", leaving, "low_space", low)
+	if err := c.deps.Log.TransferLeadership(servers[to.id]); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: given to %s", raftlog.ErrNoLeader, to.name)
+}
+
+// askReady asks those that might get a vote whether they have caught up.
+func (c *Control) askReady(ctx context.Context, seats []seat) {
+	committed := c.deps.Log.CommitIndex()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	asked := 0
+	for i := range seats {
+		s := &seats[i]
+		if s.voter || !s.ready {
+			continue
+		}
+		asked++
+		go func() {
+			st, err := c.askStatus(ctx, s.name)
+			s.ready = err == nil && st.ServerID == s.id && st.Applied+catchUp >= committed
+			done <- struct{}{}
+		}()
+	}
+	for range asked {
+		<-done
+	}
+}
+
+// catchUp is how many log entries behind a server may be that gets a vote: less than a
+// snapshot, so that it follows at once.
+const catchUp = 64
+
+// removeOrphans takes servers out of the log whose member was removed, as soon as they
+// know it or are dead, and those that never became members.
+func (c *Control) removeOrphans(ctx context.Context, seats []seat, peers map[string]Peer) error {
+	view := c.View()
+	orphans := map[raft.ServerID]time.Time{}
+	defer func() { c.leader.orphans = orphans }()
+	for _, s := range seats {
+		id := raft.ServerID(s.id)
+		if s.self || slices.ContainsFunc(view.Members, func(m state.Member) bool { return m.ServerID == s.id }) {
+			continue
+		}
+		since, known := c.leader.orphans[id]
+		if !known {
+			since = time.Now()
+		}
+		orphans[id] = since
+		wait := halfJoined
+		if slices.ContainsFunc(view.Removed, func(r state.Removal) bool { return r.ServerID == s.id }) {
+			wait = lastWords
+			if p := peers[s.id]; !p.Alive || c.knowsOfRemoval(ctx, p.Name, s.id) {
+				wait = 0
+			}
+		} else if peers[s.id].Alive {
+			continue // about to be introduced, or refused
+		}
+		if time.Since(since) < wait {
+			continue
+		}
+		c.log.Info("taking a server out of the log", "server", s.id)
+		if err := c.deps.Log.RemoveServer(id); err != nil {
+			return err
+		}
+		delete(orphans, id)
+	}
+	return nil
+}
+
+func (c *Control) knowsOfRemoval(ctx context.Context, name, serverID string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	st, err := c.askStatus(ctx, name)
+	return err == nil && st.ServerID == serverID && st.Removed
+}
+
+// planInput is what a plan depends on.
+type planInput struct {
+	index     uint64
+	health    map[string]plan.Health
+	hold      bool
+	rebalance bool
+	weights   []float64
+}
+
+func (p *planInput) equal(o *planInput) bool {
+	return p != nil && p.index == o.index && p.hold == o.hold && p.rebalance == o.rebalance &&
+		maps.Equal(p.health, o.health) && slices.Equal(p.weights, o.weights)
+}
+
+const (
+	// rebalanceEvery and rebalanceBatch pace the sources that change their reader for
+	// balance: 2,000 sources of one node go to seven others in four minutes.
+	rebalanceEvery, rebalanceBatch = 2 * time.Second, 16
+)
+
+// plan proposes what the planner wants. When the planner wants nothing it is not asked
+// again before something changes.
+func (c *Control) plan(ctx context.Context, health map[string]plan.Health) error {
+	now := time.Now()
+	in := &planInput{
+		index: c.View().Index, health: health, hold: now.Sub(c.leader.arrival) < c.cfg.Settle,
+		rebalance: now.Sub(c.leader.rebalanced) >= rebalanceEvery, weights: c.deps.Weights(),
+	}
+	if now.Before(c.leader.planAgain) || c.leader.planned.equal(in) {
+		return nil
+	}
+	input := plan.Input{View: c.View(), Health: health, Weights: in.weights, MaxMoves: c.cfg.MaxMoves, Hold: in.hold}
+	if in.rebalance {
+		c.leader.rebalanced, input.MaxRebalanced = now, rebalanceBatch
+		in.rebalance = false
+	}
+	cmds := slices.DeleteFunc(plan.Next(input), func(cmd state.Command) bool {
+		return cmd.Remove != nil && *cmd.Remove == c.cfg.Self.Name // the next leader does that
+	})
+	if len(cmds) == 0 {
+		c.leader.planned = in
+		return nil
+	}
+	if err := c.carryOut(ctx, input.View.Index, cmds); err != nil {
+		c.leader.planAgain = now.Add(backOff)
+		return fmt.Errorf("plan: %w", err)
+	}
+	c.poke()
+	return nil
+}

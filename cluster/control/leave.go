@@ -1,0 +1,99 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kvcluster/kvcluster/cluster/state"
+)
+
+// Progress is how much a member that leaves has yet to give away.
+type Progress struct {
+	Partitions int // that it owns
+	Sources    int // that it reads
+}
+
+// Leave asks the cluster to take over what a member holds and returns when it is no
+// member any more. It may be called on any node and again; when ctx ends the leaving
+// goes on. progress, if not nil, is called with every change, one call at a time. The
+// last member that stays cannot leave.
+func (c *Control) Leave(ctx context.Context, name string, progress func(Progress)) error {
+	m, ok := c.View().Member(name)
+	if !ok {
+		return fmt.Errorf("leave: %w: %s", ErrNotMember, name)
+	}
+	r, err := c.Propose(ctx, state.Command{Leave: &name})
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("leave: %w", err)
+	}
+	last := Progress{-1, -1}
+	for {
+		changed := c.changed()
+		v := c.View()
+		now, ok := v.Member(name)
+		if !ok || now.ServerID != m.ServerID {
+			return nil
+		}
+		if p := progressOf(v, name); p != last && progress != nil {
+			last = p
+			progress(p)
+		}
+		select {
+		case <-changed:
+		case <-c.removed:
+			if name == c.cfg.Self.Name {
+				return nil
+			}
+			return fmt.Errorf("leave of %s: %w", name, ErrRemoved)
+		case <-ctx.Done():
+			p := progressOf(v, name)
+			return fmt.Errorf("leave of %s goes on, %d partitions and %d sources are left: %w", name, p.Partitions, p.Sources, ctx.Err())
+		}
+	}
+}
+
+func progressOf(v *state.View, name string) (p Progress) {
+	for _, owners := range v.Owners {
+		if slices.ContainsFunc(owners, func(o state.Owner) bool { return o.Name == name }) {
+			p.Partitions++
+		}
+	}
+	for _, a := range v.Assignments {
+		if a.Node == name {
+			p.Sources++
+		}
+	}
+	return p
+}
+
+// Remove forgets a member that does not come back: its copies and sources go to others
+// at once. A member that is alive is refused with ErrAlive unless force is set: what it
+// alone holds is lost. Its process, if it still runs, ends when it hears of it.
+func (c *Control) Remove(ctx context.Context, name string, force bool) error {
+	m, ok := c.View().Member(name)
+	if !ok {
+		return fmt.Errorf("remove: %w: %s", ErrNotMember, name)
+	}
+	if !force && c.seemsAlive(m) {
+		return fmt.Errorf("remove %s: %w: let it leave, or use force", name, ErrAlive)
+	}
+	r, err := c.Propose(ctx, state.Command{Remove: &name})
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}
+
+func (c *Control) seemsAlive(m state.Member) bool {
+	if m.Name == c.cfg.Self.Name {
+		return true
+	}
+	return slices.ContainsFunc(c.deps.Gossip.Peers(), func(p Peer) bool { return p.Name == m.Name && p.ServerID == m.ServerID && p.Alive })
+}
