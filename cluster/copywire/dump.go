@@ -25,15 +25,14 @@ type Copy struct {
 
 // AppendCopy appends the dump of one copy; a dump is any number of them.
 func AppendCopy(dst []byte, c Copy) []byte {
-	w := uint64(c.Partition)
-	if c.Open {
-		w |= 1 << 32
+	e := NewEncoder(dst, c.Partition)
+	if !c.Open {
+		return e.Closed()
 	}
-	dst = le.AppendUint64(le.AppendUint64(le.AppendUint64(dst, w), c.Tenure), c.Sequence)
-	at := len(dst)
-	dst = AppendStretches(le.AppendUint64(dst, 0), c.Stretches)
-	le.PutUint64(dst[at:], uint64(len(dst)-at-word))
-	return dst
+	for i := range c.Stretches {
+		e.Add(&c.Stretches[i])
+	}
+	return e.Open(c.Tenure, c.Sequence)
 }
 
 // DecodeCopies reads what AppendCopy wrote, again and again. The result points into b.
@@ -45,7 +44,7 @@ func DecodeCopies(b []byte) (out []Copy, err error) {
 		}
 		w, n := le.Uint64(b), le.Uint64(b[24:])
 		c := Copy{Partition: indexer.PartitionID(uint32(w)), Open: w>>32 == 1, Tenure: le.Uint64(b[8:]), Sequence: le.Uint64(b[16:])}
-		if w>>33 != 0 || n > uint64(len(b)-head) {
+		if w>>33 != 0 || n > uint64(len(b)-head) || !c.Open && n+c.Tenure+c.Sequence != 0 {
 			return nil, fmt.Errorf("%w: dump of partition %d: %d bytes of %d, flags %#x", ErrMessage, c.Partition, len(b), n, w>>32)
 		}
 		if c.Stretches, err = DecodeStretches(b[head : head+n]); err != nil {
@@ -57,48 +56,6 @@ func DecodeCopies(b []byte) (out []Copy, err error) {
 	return out, nil
 }
 
-// AppendStretches appends the stretches of one copy, as an index dumps them. Paths
-// are not repeated: each run names the run before it that has the longest beginning
-// of its path.
-//
-//	dump      { run ... } ...
-//	run       run (32) | number of stretches (32)
-//	          0, or 1 + index of an earlier run (32) | blocks in common with it (32)
-//	          anchor
-//	          n, then n local hashes: the rest of the path to the last live name
-//	          { stretch ... } ...
-//	stretch   start (16) | length-1 (16) | tiers (8)
-//	          engine hash of the block before it, 0 at the root
-//	          engine hashes
-func AppendStretches(dst []byte, stretches []indexer.Stretch) []byte {
-	x := newPathIndex()
-	for len(stretches) > 0 {
-		of := stretches[:nextRun(stretches)]
-		stretches = stretches[len(of):]
-		p := pathOf(of)
-		x.prints.of(p.anchor, p.full)
-		same, ref := x.longest(p, len(p.full)), uint64(0)
-		if same.depth > 0 {
-			ref = uint64(same.path) + 1
-		}
-		x.add(p, int(same.depth))
-		rest := p.full[same.depth:]
-		for _, w := range [...]uint64{
-			uint64(of[0].Run) | uint64(len(of))<<32, ref | uint64(same.depth)<<32, p.anchor, uint64(len(rest)),
-		} {
-			dst = le.AppendUint64(dst, w)
-		}
-		dst = appendWords(dst, rest)
-		for i := range of {
-			s := &of[i]
-			dst = le.AppendUint64(dst, uint64(s.Start)|uint64(len(s.Locals)-1)<<16|uint64(s.Tiers)<<32)
-			dst = le.AppendUint64(dst, s.Parent.Engine)
-			dst = appendWords(dst, s.Engines)
-		}
-	}
-	return dst
-}
-
 // stretchReader takes an encoded dump apart.
 type stretchReader struct {
 	words []uint64
@@ -107,7 +64,7 @@ type stretchReader struct {
 	total int        // words of all paths
 }
 
-// DecodeStretches reads what AppendStretches wrote. Errors wrap ErrMessage, or
+// DecodeStretches reads the stretches of one copy. Errors wrap ErrMessage, or
 // ErrTooLarge when the paths of all runs have more than 512 MiB. Engine hashes point
 // into b where that is aligned.
 func DecodeStretches(b []byte) ([]indexer.Stretch, error) {

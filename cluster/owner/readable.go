@@ -1,0 +1,78 @@
+package owner
+
+import (
+	"iter"
+
+	"github.com/kvcluster/kvcluster/indexer"
+)
+
+// Mark is to be taken before a tree is read, for Unreadable.
+func (o *Owner) Mark() uint64 { return o.version.Load() }
+
+// Unreadable appends the slots, of those that lives yields with their life, whose copy
+// of the partition could not be read here: it was not open all the time from the mark
+// since until now, or who writes it may have gone on without this node (rule Q5). It
+// must be called after the tree was read, with a mark taken before.
+func (o *Owner) Unreadable(dst []indexer.Slot, since uint64, g indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
+	// Carriers first: a place in this list that is given to another session meanwhile
+	// still has the one that is over.
+	now := currency{o: o, carriers: *o.carriers.Load(), since: since}
+	gr := at(&o.table.groups, int(g))
+	var c *column
+	if gr != nil {
+		c = at(&gr.columns, int(p))
+	}
+	for s, life := range lives {
+		if c == nil || !now.readable(gr, c, s, life) {
+			dst = append(dst, s)
+		}
+	}
+	return dst
+}
+
+// currency asks once for each session whether it is current, and has been since a
+// mark.
+type currency struct {
+	o        *Owner
+	carriers []*carrier
+	since    uint64
+	known    [64]uint8 // by carrier: 0 not asked, 1 no, 2 yes
+}
+
+func (n *currency) readable(g *group, c *column, s indexer.Slot, life uint64) bool {
+	sl, r := at(&g.slots, int(s)), c.record(s)
+	if sl == nil || r == nil || sl.life.Load() != life {
+		return false
+	}
+	st := r.state.Load()
+	if phase(st) != open || versionOf(st) > n.since && !n.o.cfg.broken.noMark {
+		return false
+	}
+	return n.current(carrierOf(st))
+}
+
+func (n *currency) current(id uint32) bool {
+	switch {
+	case id == localCarrier:
+		return true
+	case int(id) >= len(n.carriers) || n.carriers[id] == nil:
+		return false
+	case int(id) >= len(n.known):
+		return n.o.current(n.carriers[id], n.since)
+	}
+	if n.known[id] == 0 {
+		n.known[id] = 1
+		if n.o.current(n.carriers[id], n.since) {
+			n.known[id] = 2
+		}
+	}
+	return n.known[id] == 2
+}
+
+// current reports that whatever the carrier acknowledged without us, it did later, and
+// that this was so since the mark. Two things can have changed since: the link has
+// become silent, and then it is asked first, so that it was not while the tree was
+// read; or the silence has ended, and then what it hid may have been read.
+func (o *Owner) current(c *carrier, since uint64) bool {
+	return o.cfg.Links.Current(c.session) && !c.over.Load() && !c.silent() && c.resumedAt.Load() <= since
+}
