@@ -1,0 +1,113 @@
+package fanout
+
+import "sync"
+
+// checkpointEvery is after how many frames a writer begins a checkpoint of its own
+// accord: it costs a few dozen loads.
+const checkpointEvery = 256
+
+// checkpoints know which frames have been acknowledged, a few hundred at a time.
+//
+//	applied            written when made                 written
+//	---|-------------------|---------------|----------------|
+//	   done                checkpoint      checkpoint
+//
+// A checkpoint is done when the local index has passed its mark and every session that
+// was counted when it was made has acknowledged what had been sent to it, or has lapsed.
+type checkpoints struct {
+	mu   sync.Mutex
+	done uint64
+	list []checkpoint
+	free []checkpoint
+}
+
+type checkpoint struct {
+	count uint64
+	local []uint64
+	waits []wait
+}
+
+type wait struct {
+	s *session
+	n uint64
+}
+
+const (
+	maxCheckpoints = 64
+	never          = ^uint64(0)
+)
+
+// add makes a checkpoint for all that has been written.
+func (c *checkpoints) add(w *writer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.addLocked(w)
+}
+
+func (c *checkpoints) addLocked(w *writer) {
+	if len(c.list) >= maxCheckpoints {
+		return
+	}
+	var cp checkpoint
+	if n := len(c.free); n > 0 {
+		cp, c.free = c.free[n-1], c.free[:n-1]
+	}
+	// The order matters: what is counted has been sent, and what it was sent to is
+	// among the sessions or has lapsed.
+	cp.count = w.written.Load()
+	cp.local = w.mark(cp.local[:0])
+	cp.waits = cp.waits[:0]
+	for _, s := range *w.f.peers.counted.Load() {
+		if w.f.cfg.broken.uncounted && !w.f.ownsAnything(s.peer.name) {
+			continue
+		}
+		n := s.last.Load()
+		if s.broken.Load() {
+			n = never
+		}
+		if n > s.acked.Load() {
+			cp.waits = append(cp.waits, wait{s, n})
+		}
+	}
+	c.list = append(c.list, cp)
+}
+
+// passed reports whether everybody has what the checkpoint stands for. What somebody
+// has is not asked again.
+func (cp *checkpoint) passed(w *writer) bool {
+	for i := 0; i < len(cp.waits); {
+		x := cp.waits[i]
+		switch {
+		case x.s.acked.Load() >= x.n:
+			last := len(cp.waits) - 1
+			cp.waits[i] = cp.waits[last]
+			cp.waits = cp.waits[:last]
+		case x.s.lapsed.Load():
+			i++ // for now
+		default:
+			return false
+		}
+	}
+	return w.passed(cp.local)
+}
+
+func (c *checkpoints) applied(w *writer) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range 2 {
+		n := 0
+		for n < len(c.list) && c.list[n].passed(w) {
+			n++
+		}
+		if n > 0 {
+			c.done = c.list[n-1].count
+			c.free = append(c.free, c.list[:n]...)
+			c.list = append(c.list[:0], c.list[n:]...)
+		}
+		if len(c.list) > 0 || w.written.Load() == c.done {
+			return c.done
+		}
+		c.addLocked(w)
+	}
+	return c.done
+}

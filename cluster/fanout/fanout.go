@@ -1,0 +1,256 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvcluster/kvcluster/indexer"
+)
+
+// Fanout is the sending side of one node. All methods may be called from any goroutine.
+//
+// Locks, in the order in which they are taken:
+//
+//	build      tables are made
+//	slot.mu    what is known and sent of one slot; taken for every frame
+//	reports    may be taken before slot.mu
+//	peers.mu, refills, writers, selfFills, checkpoints    leaves
+type Fanout struct {
+	cfg   Config
+	log   *slog.Logger
+	peers peers
+	table atomic.Pointer[table]
+	wake  chan struct{}
+	token atomic.Uint64
+	pacer pacer
+
+	heldBytes atomic.Int64 // of all queues
+	reporting atomic.Bool  // somebody waits for acknowledgements to report
+
+	build struct {
+		sync.Mutex
+		linger map[lingering]time.Time
+		routes map[string]*route
+	}
+	refills struct {
+		mu   sync.Mutex
+		list []refill
+	}
+	writers struct {
+		mu  sync.Mutex
+		all []*writer
+	}
+	// selfFills are the fills of this node's own copies that are under way.
+	selfFills struct {
+		mu  sync.Mutex
+		all map[uint64]*fill // by slot
+	}
+	reports reports
+	count   struct {
+		strayed, renewals, refills, closedSources, overflows atomic.Uint64
+	}
+}
+
+// refill is the word of a receiver that it had to close a copy.
+type refill struct {
+	peer string
+	h    indexer.Header
+}
+
+// New returns a Fanout that sends nothing on its own before Run. Its writers work as
+// soon as there is a view.
+func New(cfg Config) (*Fanout, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	f := &Fanout{cfg: cfg, log: cfg.Logger.With("component", "fanout"), wake: make(chan struct{}, 1)}
+	f.peers.init(cfg.Name)
+	f.table.Store(&table{})
+	f.build.linger, f.build.routes = map[lingering]time.Time{}, map[string]*route{}
+	f.reports.init()
+	f.selfFills.all = map[uint64]*fill{}
+	f.pacer.rate = cfg.Throttle
+	// Tokens of fences do not repeat after a restart.
+	f.token.Store(rand.Uint64())
+	return f, nil
+}
+
+func (f *Fanout) wakeUp() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Refill takes note that a receiver had to close a copy, whose content is then sent
+// again. For this node's own copies peer is its name. It does not wait.
+func (f *Fanout) Refill(peer string, h indexer.Header) {
+	f.refills.mu.Lock()
+	f.refills.list = append(f.refills.list, refill{peer, h})
+	f.refills.mu.Unlock()
+	f.count.refills.Add(1)
+	f.wakeUp()
+}
+
+func (s *slot) is(h indexer.Header) bool {
+	return s.name.Group == h.Group && s.name.Slot == h.Slot && s.name.Life == h.Life && s.tenure == h.Tenure && int(h.Partition) < len(s.label)
+}
+
+// refillAll closes what receivers say that they have closed.
+func (f *Fanout) refillAll(t *table) {
+	f.refills.mu.Lock()
+	list := f.refills.list
+	f.refills.list = nil
+	f.refills.mu.Unlock()
+	for _, r := range list {
+		s := t.slots[keyOf(r.h.Group, r.h.Slot)]
+		if s == nil || !s.is(r.h) {
+			continue
+		}
+		pe := f.peers.get(r.peer)
+		one := newSet(t.partitions)
+		one.add(int(r.h.Partition))
+		s.mu.Lock()
+		s.close(pe, one)
+		if pe.index < len(s.copies) {
+			if fl := s.copies[pe.index].fill; fl != nil && fl.parts.meets(one) {
+				fl.cancel() // what it has sent may have been in vain
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// need is a slot of which a peer lacks something.
+type need struct {
+	s  *slot
+	to *peer
+}
+
+const (
+	// rescan is how often everything is looked at without a reason: retries fall due.
+	rescan = 200 * time.Millisecond
+	// restTime is the least time between two looks.
+	restTime = 2 * time.Millisecond
+)
+
+// Run fills copies and reports until ctx is done; when it returns, its goroutines have
+// ended.
+func (f *Fanout) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	work := make(chan need)
+	for range f.cfg.Workers {
+		wg.Go(func() { f.worker(ctx, work) })
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var needs []need
+	last := time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("fan-out %s: %w", f.cfg.Name, ctx.Err())
+		default:
+		}
+		now := time.Now()
+		if wait := restTime - now.Sub(last); wait > 0 {
+			if sleep(ctx, wait) != nil {
+				continue
+			}
+			now = time.Now()
+		}
+		last = now
+		due := now.Add(rescan)
+		if next := f.expire(now); !next.IsZero() && next.Before(due) {
+			due = next
+		}
+		t := f.table.Load()
+		f.refillAll(t)
+		needs = f.scan(t, now, needs[:0])
+		f.report(ctx, &wg, t, now)
+		timer.Reset(max(due.Sub(now), restTime))
+		for waiting := true; waiting; {
+			var to chan need
+			var next need
+			if len(needs) > 0 {
+				to, next = work, needs[0]
+			}
+			select {
+			case <-ctx.Done():
+				waiting = false
+			case to <- next:
+				needs = needs[1:]
+			case <-f.wake:
+				waiting = false
+			case <-timer.C:
+				waiting = false
+			}
+		}
+	}
+}
+
+// scan looks at every copy: it opens the empty ones, finds what is missing where, and
+// what is nowhere any more.
+func (f *Fanout) scan(t *table, now time.Time, needs []need) []need {
+	if t.view == nil {
+		return needs
+	}
+	missing, covered := newSet(t.partitions), newSet(t.partitions)
+	all := f.peers.all()
+	for _, s := range t.own {
+		s.mu.Lock()
+		if s.gone || s.retired {
+			s.mu.Unlock()
+			continue
+		}
+		clear(covered)
+		if s.pend.parts != nil {
+			covered.or(s.pend.parts)
+		}
+		reachable := false
+		for _, pe := range all {
+			want := t.want(pe)
+			if !want.empty() && pe.up() {
+				s.openEmpty(t, pe)
+			}
+			if pe.index < len(s.copies) {
+				if fl := s.copies[pe.index].fill; fl != nil && fl.complete {
+					covered.or(fl.parts)
+				}
+			}
+			c := s.live(pe)
+			if c == nil {
+				continue
+			}
+			covered.or(c.open)
+			copy(missing, want)
+			missing.and(s.touched)
+			missing.andNot(c.open)
+			if !missing.empty() {
+				reachable = true
+				if c.fill == nil && !now.Before(c.retryAt) && !c.sess.lapsed.Load() {
+					needs = append(needs, need{s, pe})
+				}
+			}
+		}
+		copy(missing, s.touched)
+		missing.andNot(covered)
+		if !missing.empty() && reachable && !now.Before(s.renewAt) {
+			s.renewAt = now.Add(f.cfg.RenewEvery)
+			f.count.renewals.Add(1)
+			f.log.Warn("content of a slot is nowhere any more: a new life begins", "slot", s.name, "partitions", missing.count())
+			f.cfg.Renew(s.name.Group, s.name.Slot, s.name.Life)
+		}
+		s.mu.Unlock()
+	}
+	return needs
+}

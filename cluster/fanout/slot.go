@@ -1,0 +1,372 @@
+package fanout
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/kvcluster/kvcluster/cluster/copywire"
+	"github.com/kvcluster/kvcluster/indexer"
+	"github.com/kvcluster/kvcluster/transport/link"
+)
+
+// slot is one life of a slot that this node's ingest writes, and what is known of its
+// copies at all receivers. Its lock orders everything that is sent for it: frames,
+// fences, fills and their ends. Under it nothing waits but a local write for room in
+// the ring of a lane.
+type slot struct {
+	f      *Fanout
+	name   copywire.SlotLife
+	tenure uint64
+
+	mu      sync.Mutex
+	gone    bool // not this node's to write any more
+	retired bool // the life is over in the log; its last frames may still come
+	// fresh: partitions that are not touched are empty everywhere, and known to be.
+	fresh   bool
+	touched set      // partitions that have had a frame, or had content before
+	label   []uint64 // by partition: sequence of the latest frame
+	copies  []copies // by number of the peer
+	// pend are frames of partitions that are open nowhere, since their first one: the
+	// first receiver that comes gets them.
+	pend pending
+
+	// local is the writer that has written to this node's index last, and count how
+	// many frames it has.
+	local      *writer
+	localCount uint64
+
+	renewAt time.Time // when Renew may be called again
+}
+
+// copies is what is known of a slot's copies at one peer.
+//
+//	         Open, last Fill                   Close, session over
+//	closed ------------------> open ----------------------------------> closed
+//	   \--- fence or dump ---> held --- end of the fill ---> open
+//
+// A partition is in at most one of the sets.
+type copies struct {
+	sess *session // the sets are void when the peer has another one
+	open set      // gets frames
+	held set      // its frames wait for the end of the fill
+	fill *fill    // under way; nil = none
+
+	retryAt time.Time
+	backoff time.Duration
+}
+
+// pending are frames for copies that are yet to be made somewhere.
+type pending struct {
+	parts set // nil = none
+	queue queue
+	busy  bool // a fill takes them
+}
+
+// queue keeps frames for a fill, as payloads of Frame messages.
+type queue struct {
+	frames []held
+	bytes  int64
+}
+
+type held struct {
+	p       indexer.PartitionID
+	payload []byte
+}
+
+// copiesOf returns the state of the slot at a peer, valid for its present session; sets
+// of an earlier session are emptied. The caller holds the lock.
+func (s *slot) copiesOf(p *peer) *copies {
+	for len(s.copies) <= p.index {
+		s.copies = append(s.copies, copies{})
+	}
+	c := &s.copies[p.index]
+	cur := p.cur.Load()
+	if c.open == nil {
+		c.open, c.held = newSet(64*len(s.touched)), newSet(64*len(s.touched))
+	} else if c.sess != cur {
+		if !s.f.cfg.broken.keepOpen {
+			clear(c.open)
+		}
+		clear(c.held)
+		c.retryAt, c.backoff = time.Time{}, 0
+	}
+	c.sess = cur
+	return c
+}
+
+// live returns the state of the slot at a peer if something may be sent there.
+func (s *slot) live(p *peer) *copies {
+	if p.index >= len(s.copies) {
+		return nil
+	}
+	c := &s.copies[p.index]
+	if s.f.cfg.broken.keepOpen {
+		if c.open == nil || p.cur.Load() == nil {
+			return nil
+		}
+		c.sess = p.cur.Load()
+		return c
+	}
+	if c.sess == nil || c.sess != p.cur.Load() || c.sess.broken.Load() {
+		return nil
+	}
+	return c
+}
+
+// write sends one frame everywhere. The caller holds the lock.
+func (s *slot) write(w *writer, t *table, h indexer.Header, fr indexer.Frame) (err error) {
+	p := int(h.Partition)
+	if !s.touched.has(p) {
+		s.firstTouch(t, p)
+	}
+	s.label[p] = h.Sequence
+	r := t.routes[p]
+	var payload []byte
+	var blocks uint64
+	for _, pe := range r.peers {
+		c := s.live(pe)
+		if c == nil {
+			continue
+		}
+		switch {
+		case c.open.has(p) || s.f.cfg.broken.sendClosed:
+			if pe.self() {
+				err = errors.Join(err, s.writeLocal(w, c, h, fr))
+				continue
+			}
+			if payload == nil {
+				payload = w.pack(r, fr)
+			}
+			if blocks == 0 {
+				blocks = storedBlocks(fr)
+			}
+			s.sendFrame(w, pe, c, p, payload, blocks)
+		case c.held.has(p) && c.fill != nil:
+			if payload == nil {
+				payload = w.pack(r, fr)
+			}
+			c.fill.hold(held{h.Partition, payload})
+		}
+	}
+	if s.pend.parts != nil && s.pend.parts.has(p) {
+		if payload == nil {
+			payload = w.pack(r, fr)
+		}
+		if !s.f.keep(&s.pend.queue, held{h.Partition, payload}) {
+			s.f.count.overflows.Add(1)
+			s.dropPending()
+		}
+	}
+	return err
+}
+
+// writeLocal writes to this node's index.
+func (s *slot) writeLocal(w *writer, c *copies, h indexer.Header, fr indexer.Frame) error {
+	if !s.f.cfg.Owner.NoteLocal(h) && !s.f.cfg.broken.sendClosed {
+		c.open.del(int(h.Partition)) // a fault has closed it
+		s.f.wakeUp()
+		return nil
+	}
+	if s.local != w {
+		if s.local != nil {
+			s.local.awaitLocal()
+		}
+		s.local = w
+	}
+	if err := w.local.Write(fr); err != nil {
+		return err
+	}
+	s.localCount++
+	return nil
+}
+
+// sendFrame sends a frame to an open copy.
+func (s *slot) sendFrame(w *writer, pe *peer, c *copies, p int, payload []byte, blocks uint64) {
+	n, err := s.f.cfg.Links.Send(c.sess.id, payload)
+	if err == nil {
+		c.sess.sent(n)
+		w.sent(pe, payload, blocks)
+		return
+	}
+	pe.count.sendErrors.Add(1)
+	if !errors.Is(err, link.ErrTooLarge) {
+		s.f.broke(c.sess)
+		return
+	}
+	// A fill has smaller ones.
+	one := newSet(64 * len(s.touched))
+	one.add(p)
+	s.close(pe, one)
+	s.f.wakeUp()
+}
+
+// storedBlocks counts the blocks that the stores of a frame have.
+func storedBlocks(fr indexer.Frame) (n uint64) {
+	var op indexer.Op
+	for off := fr.Next(0, &op); off != 0; off = fr.Next(off, &op) {
+		n += uint64(len(op.Locals))
+	}
+	return n
+}
+
+// broke notes that a session is over, before the link says so.
+func (f *Fanout) broke(s *session) {
+	s.broken.Store(true)
+	s.news.notify()
+}
+
+// firstTouch is called before the first frame of a partition: until now its copies are
+// empty, so those of a fresh life can be opened wherever they are wanted.
+func (s *slot) firstTouch(t *table, p int) {
+	if s.fresh {
+		for _, pe := range t.routes[p].peers {
+			s.openEmpty(t, pe)
+		}
+		if !s.openAnywhere(t, p) {
+			s.pendFrom(p)
+		}
+	}
+	s.touched.add(p)
+}
+
+// openAnywhere reports whether some copy of the partition is open.
+func (s *slot) openAnywhere(t *table, p int) bool {
+	for _, pe := range t.routes[p].peers {
+		if c := s.live(pe); c != nil && c.open.has(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// openEmpty opens at a peer what nobody has written to yet.
+func (s *slot) openEmpty(t *table, pe *peer) {
+	if !s.fresh || s.gone || s.retired || !pe.up() {
+		return
+	}
+	c := s.copiesOf(pe)
+	parts := t.want(pe).clone()
+	parts.andNot(s.touched)
+	parts.andNot(c.open)
+	parts.andNot(c.held)
+	if parts.empty() {
+		return
+	}
+	list := parts.list()
+	if pe.self() {
+		s.f.cfg.Owner.OpenLocal(s.name, s.tenure, list)
+	} else if !s.f.sendControl(c.sess, copywire.AppendOpen(nil, s.name, s.tenure, list)) {
+		return
+	}
+	c.open.or(parts)
+}
+
+// close ends copies that a peer may take for open: nothing is acknowledged without it
+// before it knows. The caller holds the lock.
+func (s *slot) close(pe *peer, parts set) {
+	c := s.live(pe)
+	if c == nil {
+		return
+	}
+	parts = parts.clone()
+	parts.and(c.open)
+	if parts.empty() {
+		return
+	}
+	c.open.andNot(parts)
+	if pe.self() {
+		s.f.cfg.Owner.CloseLocal(s.name, s.tenure, parts.list())
+		return
+	}
+	s.f.sendControl(c.sess, copywire.AppendClose(nil, s.name, s.tenure, parts.list()))
+}
+
+// sendControl sends something that is no frame, and reports success.
+func (f *Fanout) sendControl(s *session, payload []byte) bool {
+	n, err := f.cfg.Links.Send(s.id, payload)
+	if err != nil {
+		f.broke(s)
+		return false
+	}
+	s.sent(n)
+	s.peer.count.control.Add(uint64(len(payload)))
+	return true
+}
+
+// pendFrom keeps the frames of a partition from now on.
+func (s *slot) pendFrom(p int) {
+	if s.pend.parts == nil {
+		s.pend.parts = newSet(64 * len(s.touched))
+	}
+	s.pend.parts.add(p)
+}
+
+// dropPending gives the pending frames up: what they belong to is nowhere then.
+func (s *slot) dropPending() {
+	s.f.release(&s.pend.queue)
+	s.pend = pending{}
+}
+
+// settlePending forgets the frames of partitions that are open somewhere now.
+func (s *slot) settlePending(parts set) {
+	s.pend.busy = false
+	if s.pend.parts == nil {
+		return
+	}
+	s.pend.parts.andNot(parts)
+	rest := s.pend.queue.frames[:0]
+	for _, e := range s.pend.queue.frames {
+		if s.pend.parts.has(int(e.p)) {
+			rest = append(rest, e)
+			continue
+		}
+		s.f.freed(&s.pend.queue, e)
+	}
+	clear(s.pend.queue.frames[len(rest):])
+	s.pend.queue.frames = rest
+	if s.pend.parts.empty() {
+		s.dropPending()
+	}
+}
+
+// heldOverhead is what a held frame costs besides its payload, in bytes.
+const heldOverhead = 64
+
+// keep adds a frame to a queue, or reports that there is no room.
+func (f *Fanout) keep(q *queue, e held) bool {
+	n := int64(len(e.payload)) + heldOverhead
+	q.frames = append(q.frames, e)
+	q.bytes += n
+	return f.heldBytes.Add(n) <= f.cfg.HoldTotal && q.bytes <= f.cfg.HoldBytes
+}
+
+func (f *Fanout) freed(q *queue, e held) {
+	n := int64(len(e.payload)) + heldOverhead
+	q.bytes -= n
+	f.heldBytes.Add(-n)
+}
+
+func (f *Fanout) release(q *queue) {
+	for _, e := range q.frames {
+		f.freed(q, e)
+	}
+	*q = queue{}
+}
+
+// end takes a slot away: nothing is sent for it any more. What is open stays open at
+// its owners, for whoever writes it next.
+func (s *slot) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = true
+	s.dropPending()
+	for i := range s.copies {
+		if fl := s.copies[i].fill; fl != nil {
+			fl.cancel()
+		}
+	}
+	if s.retired && len(s.copies) > 0 {
+		s.close(s.f.peers.self(), s.copies[0].open.clone())
+	}
+}
