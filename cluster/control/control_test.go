@@ -28,7 +28,7 @@ func TestFoundAndJoinUpToEight(t *testing.T) {
 		for _, name := range []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7"} {
 			w.join(name)
 			w.settle()
-			if err := w.nodes[name].ctl.WaitMember(w.ctx); err != nil {
+			if err := w.ctl(name).WaitMember(w.ctx); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -36,7 +36,7 @@ func TestFoundAndJoinUpToEight(t *testing.T) {
 			w.register([]string{"n0", "n3", "n7"}[i%3], 1000+i) // leader, followers, a server without a vote
 		}
 		w.settle()
-		infos := w.nodes["n5"].ctl.Members()
+		infos := w.ctl("n5").Members()
 		roles := map[Role]int{}
 		for _, m := range infos {
 			roles[m.Role]++
@@ -74,7 +74,7 @@ func TestKillLeaderAndFollowers(t *testing.T) {
 			if l == nil {
 				return false
 			}
-			v := l.log.View()
+			v := l.p().log.View()
 			for _, a := range v.Assignments {
 				if !w.reach(l.name, a.Node) {
 					return false
@@ -83,7 +83,7 @@ func TestKillLeaderAndFollowers(t *testing.T) {
 			return true
 		})
 		t.Logf("sources moved after %v", time.Since(dead))
-		if jobs := w.leader().log.View().Jobs; len(jobs) != 0 {
+		if jobs := w.leader().p().log.View().Jobs; len(jobs) != 0 {
 			t.Errorf("copies are made within the grace period: %+v", jobs)
 		}
 		w.settle() // longer than grace: copies elsewhere
@@ -94,8 +94,8 @@ func TestKillLeaderAndFollowers(t *testing.T) {
 			}
 		}
 		w.settle()
-		for _, n := range w.nodes {
-			if !n.running {
+		for _, n := range w.all() {
+			if !n.p().running {
 				n.start()
 			}
 		}
@@ -110,8 +110,8 @@ func TestRestartInPlace(t *testing.T) {
 		w.register("n0", 1)
 		w.settle()
 		owned := func(name string) (n int) {
-			for part := range w.leader().log.View().Owners {
-				if w.leader().log.View().Ready(uint32(part), name) {
+			for part := range w.leader().p().log.View().Owners {
+				if w.leader().p().log.View().Ready(uint32(part), name) {
 					n++
 				}
 			}
@@ -120,7 +120,7 @@ func TestRestartInPlace(t *testing.T) {
 		before := owned("n1")
 		w.kill("n1")
 		time.Sleep(5 * time.Second)
-		w.nodes["n1"].start()
+		w.node("n1").start()
 		w.settle()
 		if after := owned("n1"); after != before || before == 0 {
 			t.Errorf("ready for %d partitions before, %d after", before, after)
@@ -139,18 +139,18 @@ func TestLeaveDrainsAndGoes(t *testing.T) {
 		var seen []Progress
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Minute)
 		defer cancel()
-		if err := leader.ctl.Leave(ctx, leader.name, func(p Progress) { seen = append(seen, p) }); err != nil {
+		if err := leader.p().ctl.Leave(ctx, leader.name, func(p Progress) { seen = append(seen, p) }); err != nil {
 			t.Fatal(err)
 		}
 		if len(seen) < 3 || seen[0].Partitions == 0 {
 			t.Errorf("progress %v", seen)
 		}
-		w.await("the process that left ends", 10*time.Second, func() bool { return errors.Is(leader.err, ErrRemoved) })
+		w.await("the process that left ends", 10*time.Second, func() bool { return errors.Is(leader.p().err, ErrRemoved) })
 		w.settle()
 		if w.leader() == leader {
 			t.Error("it still leads")
 		}
-		if err := w.leader().ctl.Leave(ctx, "n9", nil); !errors.Is(err, ErrNotMember) {
+		if err := w.leader().p().ctl.Leave(ctx, "n9", nil); !errors.Is(err, ErrNotMember) {
 			t.Errorf("leave of nobody: %v", err)
 		}
 	})
@@ -164,13 +164,13 @@ func TestLeaveToOne(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Minute)
 		defer cancel()
 		for _, name := range []string{"n0", "n1"} {
-			if err := w.nodes[name].ctl.Leave(ctx, name, nil); err != nil {
+			if err := w.ctl(name).Leave(ctx, name, nil); err != nil {
 				t.Fatal(err)
 			}
-			w.await("it ends", 10*time.Second, func() bool { return w.nodes[name].err != nil })
+			w.await("it ends", 10*time.Second, func() bool { return w.node(name).p().err != nil })
 			w.settle()
 		}
-		if err := w.nodes["n2"].ctl.Leave(ctx, "n2", nil); !errors.Is(err, state.ErrRefused) {
+		if err := w.ctl("n2").Leave(ctx, "n2", nil); !errors.Is(err, state.ErrRefused) {
 			t.Errorf("the last member leaves: %v", err)
 		}
 	})
@@ -183,24 +183,24 @@ func TestRemove(t *testing.T) {
 		w.settle()
 		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Minute)
 		defer cancel()
-		if err := w.nodes["n0"].ctl.Remove(ctx, "n3", false); !errors.Is(err, ErrAlive) {
+		if err := w.ctl("n0").Remove(ctx, "n3", false); !errors.Is(err, ErrAlive) {
 			t.Errorf("removal of a member that is alive: %v", err)
 		}
 		w.kill("n3")
 		time.Sleep(detect + time.Second)
-		if err := w.nodes["n1"].ctl.Remove(ctx, "n3", false); err != nil {
+		if err := w.ctl("n1").Remove(ctx, "n3", false); err != nil {
 			t.Fatal(err)
 		}
 		w.settle()
-		if err := w.nodes["n0"].ctl.Remove(ctx, "n2", true); err != nil {
+		if err := w.ctl("n0").Remove(ctx, "n2", true); err != nil {
 			t.Fatal(err)
 		}
-		w.await("the removed process ends", 10*time.Second, func() bool { return errors.Is(w.nodes["n2"].err, ErrRemoved) })
+		w.await("the removed process ends", 10*time.Second, func() bool { return errors.Is(w.node("n2").p().err, ErrRemoved) })
 		w.settle()
 		w.kill("n2")
-		w.nodes["n2"].start() // another process of it joins, empty
+		w.node("n2").start() // another process of it joins, empty
 		w.settle()
-		if _, ok := w.leader().log.View().Member("n2"); !ok {
+		if _, ok := w.leader().p().log.View().Member("n2"); !ok {
 			t.Error("n2 did not come back")
 		}
 	})
@@ -218,15 +218,15 @@ func TestRemovedWhileCutOff(t *testing.T) {
 		time.Sleep(detect + time.Second)
 		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Minute)
 		defer cancel()
-		if err := w.leader().ctl.Remove(ctx, victim, false); err != nil {
+		if err := w.leader().p().ctl.Remove(ctx, victim, false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(30 * time.Second)
-		if w.nodes[victim].err != nil {
+		if w.node(victim).p().err != nil {
 			t.Fatal("it knows already")
 		}
 		w.heal(victim)
-		w.await("it hears of its removal", 20*time.Second, func() bool { return errors.Is(w.nodes[victim].err, ErrRemoved) })
+		w.await("it hears of its removal", 20*time.Second, func() bool { return errors.Is(w.node(victim).p().err, ErrRemoved) })
 		w.settle()
 	})
 }
@@ -244,22 +244,22 @@ func TestMinorityLeader(t *testing.T) {
 		w.await("another leads", 10*time.Second, func() bool { l := w.leader(); return l != nil && l != old })
 		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 		defer cancel()
-		_, err := old.ctl.Propose(ctx, state.Command{Leave: new("n4")})
+		_, err := old.p().ctl.Propose(ctx, state.Command{Leave: new("n4")})
 		if !errors.Is(err, raftlog.ErrNoLeader) && !errors.Is(err, raftlog.ErrUnknownOutcome) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a command in the minority: %v", err)
 		}
-		if _, err := old.ctl.ReadIndex(ctx); err == nil {
+		if _, err := old.p().ctl.ReadIndex(ctx); err == nil {
 			t.Error("a leader that is cut off answers ReadIndex")
 		}
 		w.settle() // it is gone for the others
-		for id, a := range w.leader().log.View().Assignments {
+		for id, a := range w.leader().p().log.View().Assignments {
 			if a.Node == old.name {
 				t.Errorf("source %d is still read by %s", id, a.Node)
 			}
 		}
 		w.heal(old.name)
 		w.settle()
-		w.await("its log catches up", 20*time.Second, func() bool { return old.log.View().Index >= w.leader().log.View().Index })
+		w.await("its log catches up", 20*time.Second, func() bool { return old.p().log.View().Index >= w.leader().p().log.View().Index })
 	})
 }
 
@@ -267,7 +267,7 @@ func TestLowSpaceGivesTheLeadUp(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.cluster(3)
 		old := w.leader()
-		old.low = true
+		old.set(func(p *process) { p.low = true })
 		w.await("another leads", 10*time.Second, func() bool { l := w.leader(); return l != nil && l != old })
 		time.Sleep(30 * time.Second)
 		if w.leader() == old {
@@ -285,19 +285,19 @@ func TestRefusals(t *testing.T) {
 			why   string
 		}{
 			{"n0'", func(n *node) {}, "the name n0 belongs to another node"},
-			{"x1", func(n *node) { n.clusterID = "d" }, "belongs to cluster d"},
-			{"x2", func(n *node) { n.protocol = 7 }, "protocol 7"},
+			{"x1", func(n *node) { n.set(func(p *process) { p.clusterID = "d" }) }, "belongs to cluster d"},
+			{"x2", func(n *node) { n.set(func(p *process) { p.protocol = 7 }) }, "protocol 7"},
 		} {
 			n := w.add(c.name)
 			c.setup(n)
 			ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
-			err := n.ctl.WaitMember(ctx)
+			err := n.p().ctl.WaitMember(ctx)
 			cancel()
 			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 			w.kill(c.name)
-			delete(w.nodes, c.name)
+			w.forget(c.name)
 		}
 	})
 }
@@ -305,22 +305,22 @@ func TestRefusals(t *testing.T) {
 func TestWhoMayFound(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.cluster(1)
-		first := w.nodes["n0"]
+		first := w.node("n0")
 		f := Founding{First: first.member(), Partitions: parts, Replicas: 2}
-		if _, err := Found(w.ctx, first.log, &testGossip{first}, f); !errors.Is(err, raftlog.ErrFounded) {
+		if _, err := Found(w.ctx, first.p().log, &testGossip{first}, f); !errors.Is(err, raftlog.ErrFounded) {
 			t.Errorf("a founded node founds again: %v", err)
 		}
 		n := w.add("n1")
 		f.First = n.member()
-		if _, err := Found(w.ctx, n.log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) || !strings.Contains(err.Error(), "n0") {
+		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("beside a node with data: %v", err)
 		}
 		f.Join = true
-		if _, err := Found(w.ctx, n.log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) {
+		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) {
 			t.Errorf("told to join: %v", err)
 		}
 		f.Join, f.HasData = false, true
-		if _, err := Found(w.ctx, n.log, &testGossip{n}, f); !errors.Is(err, raftlog.ErrFounded) {
+		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, raftlog.ErrFounded) {
 			t.Errorf("with data: %v", err)
 		}
 	})
@@ -335,18 +335,18 @@ func TestBoundSource(t *testing.T) {
 		w.settle()
 		w.kill("n2")
 		w.settle() // beyond grace: its copies are made elsewhere although it reads a source
-		for _, s := range w.leader().log.View().Catalog.Sources() {
-			if a := w.leader().log.View().Assignments[s.ID]; s.Instance == "1" && a.Node != "n2" {
+		for _, s := range w.leader().p().log.View().Catalog.Sources() {
+			if a := w.leader().p().log.View().Assignments[s.ID]; s.Instance == "1" && a.Node != "n2" {
 				t.Errorf("read by %q", a.Node)
 			}
 		}
 		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 		defer cancel()
-		if err := w.nodes["n0"].ctl.Remove(ctx, "n2", false); err != nil {
+		if err := w.ctl("n0").Remove(ctx, "n2", false); err != nil {
 			t.Fatal(err)
 		}
 		w.settle()
-		for _, a := range w.leader().log.View().Assignments {
+		for _, a := range w.leader().p().log.View().Assignments {
 			if a.Node == "n2" {
 				t.Error("still read by a node that was removed")
 			}

@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/state"
@@ -25,20 +26,19 @@ func (w *world) watch() {
 }
 
 func (w *world) running() (out []*node) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, n := range w.nodes {
-		if n.running {
+	for _, n := range w.all() {
+		if n.p().running {
 			out = append(out, n)
 		}
 	}
+	slices.SortFunc(out, func(a, b *node) int { return strings.Compare(a.name, b.name) })
 	return out
 }
 
 // broken says which invariant a node's picture breaks.
 func broken(n *node) string {
 	voters := 0
-	servers, err := n.log.Servers()
+	servers, err := n.p().log.Servers()
 	if err != nil {
 		return ""
 	}
@@ -50,7 +50,7 @@ func broken(n *node) string {
 	if voters > 5 {
 		return fmt.Sprintf("%d voters", voters)
 	}
-	v := n.log.View()
+	v := n.p().log.View()
 	inFlight := 0
 	for _, j := range v.Jobs {
 		if len(v.Members) > 1 || len(v.Catalog.Sources()) > 0 {
@@ -76,9 +76,9 @@ func (w *world) unsettled() string {
 	if l == nil {
 		return "nobody leads"
 	}
-	v := l.log.View()
+	v := l.p().log.View()
 	up := func(m state.Member) bool {
-		n := w.nodes[m.Name]
+		n := w.node(m.Name)
 		return n != nil && n.serverID == m.ServerID && w.reach(l.name, m.Name)
 	}
 	alive := 0
@@ -86,16 +86,16 @@ func (w *world) unsettled() string {
 		if !up(m) {
 			continue
 		}
-		if m.Boot != w.nodes[m.Name].boot {
-			return fmt.Sprintf("%s is known under boot %d, runs under %d", m.Name, m.Boot, w.nodes[m.Name].boot)
+		if m.Boot != w.node(m.Name).p().boot {
+			return fmt.Sprintf("%s is known under boot %d, runs under %d", m.Name, m.Boot, w.node(m.Name).p().boot)
 		}
 		if m.Phase == state.Leaving {
 			return m.Name + " is leaving"
 		}
 		alive++
 	}
-	for name, n := range w.nodes {
-		if _, ok := v.Member(name); !ok && n.running && n.err == nil && w.reach(l.name, name) && n.protocol == 1 {
+	for name, n := range w.all() {
+		if _, ok := v.Member(name); !ok && n.p().running && n.p().err == nil && w.reach(l.name, name) && n.p().protocol == 1 {
 			return name + " is no member"
 		}
 	}
@@ -124,7 +124,7 @@ func (w *world) unsettled() string {
 }
 
 func (w *world) votersUnsettled(l *node, v *state.View, up func(state.Member) bool) string {
-	servers, err := l.log.Servers()
+	servers, err := l.p().log.Servers()
 	if err != nil {
 		return err.Error()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -30,12 +31,12 @@ const (
 // what is reachable, calls as function calls, and on every node a stand-in for the fanout
 // that reports every job a little after it began.
 type world struct {
-	t     *testing.T
-	nodes map[string]*node // by name; a node keeps its stores over its processes
-	mu    struct {
+	t  *testing.T
+	mu struct {
 		sync.Mutex
-		cut     map[string]bool // by name: reaches nobody
-		changed map[string]time.Time
+		nodes   map[string]*node     // by name; a node keeps its stores over its processes
+		cut     map[string]bool      // by name: reaches nobody
+		changed map[string]time.Time // by name: when it was last killed, cut off or healed
 	}
 	stop   context.CancelFunc
 	ctx    context.Context
@@ -43,44 +44,78 @@ type world struct {
 }
 
 type node struct {
-	w         *world
-	name      string
-	serverID  string
-	clusterID string
-	protocol  int
-	zone      string
-	boot      uint64
-	low       bool
-	stores    raftlog.Stores
-	poke      chan struct{}
-	trans     *raft.InmemTransport
-	log       *raftlog.Log
-	ctl       *Control
-	running   bool
-	err       error // of Run
-	done      chan struct{}
-	stop      context.CancelFunc
-	mu        struct {
+	w        *world
+	name     string
+	serverID string
+	stores   raftlog.Stores
+	poke     chan struct{}
+	mu       struct {
 		sync.Mutex
+		process
 		handlers map[string]link.CallHandler
 	}
 }
 
+// process is what changes when a node starts again, and what it says of itself.
+type process struct {
+	clusterID, zone string
+	protocol        int
+	boot            uint64
+	low             bool // its disk is nearly full
+	running         bool
+	trans           *raft.InmemTransport
+	log             *raftlog.Log
+	ctl             *Control
+	err             error // of Run
+	done            chan struct{}
+	stop            context.CancelFunc
+}
+
+// p returns the present process.
+func (n *node) p() process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.process
+}
+
+func (n *node) set(fn func(p *process)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fn(&n.mu.process)
+}
+
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, nodes: map[string]*node{}}
-	w.mu.cut, w.mu.changed = map[string]bool{}, map[string]time.Time{}
+	w := &world{t: t}
+	w.mu.nodes, w.mu.cut, w.mu.changed = map[string]*node{}, map[string]bool{}, map[string]time.Time{}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	w.checks.Go(w.watch)
 	return w
+}
+
+// all returns the nodes by name.
+func (w *world) all() map[string]*node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.mu.nodes)
+}
+
+func (w *world) node(name string) *node { return w.all()[name] }
+
+func (w *world) ctl(name string) *Control { return w.node(name).p().ctl }
+
+func (w *world) forget(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.mu.nodes, name)
 }
 
 // close stops everything; it must be called before the bubble ends.
 func (w *world) close() {
 	w.stop()
 	w.checks.Wait()
-	for _, n := range w.nodes {
-		if n.running {
-			w.kill(n.name)
+	for name, n := range w.all() {
+		if n.p().running {
+			w.kill(name)
 		}
 	}
 	time.Sleep(time.Minute) // raft's last timers
@@ -88,52 +123,59 @@ func (w *world) close() {
 
 // add makes a node with an empty data folder and starts its first process.
 func (w *world) add(name string) *node {
-	n := &node{w: w, name: name, serverID: fmt.Sprintf("id-%s-%d", name, len(w.nodes)), protocol: 1, poke: make(chan struct{}, 1)}
+	n := &node{w: w, name: name, serverID: fmt.Sprintf("id-%s-%d", name, len(w.all())), poke: make(chan struct{}, 1)}
+	n.mu.protocol = 1
 	n.stores = raftlog.Stores{Log: raft.NewInmemStore(), Stable: raft.NewInmemStore(), Snapshots: raft.NewInmemSnapshotStore()}
-	w.nodes[name] = n
 	n.start()
+	w.mu.Lock()
+	w.mu.nodes[name] = n
+	w.mu.Unlock()
+	w.connect()
 	return n
 }
 
 // start begins another process of a node.
 func (n *node) start() {
-	n.boot++
 	n.mu.Lock()
 	n.mu.handlers = map[string]link.CallHandler{}
+	p := n.mu.process
 	n.mu.Unlock()
-	n.low, n.err = false, nil
-	_, n.trans = raft.NewInmemTransport(raft.ServerAddress(n.name))
+	p.boot++
+	p.low, p.err, p.running, p.done = false, nil, true, make(chan struct{})
+	n.set(func(q *process) { q.boot = p.boot })
+	_, p.trans = raft.NewInmemTransport(raft.ServerAddress(n.name))
 	gossip := &testGossip{n}
 	fwd := NewForwarder(n, gossip)
 	var err error
-	n.log, err = raftlog.Open(raftlog.Config{ServerID: n.serverID, SnapshotEvery: 200, KeepLogs: 100}, n.stores, n.trans, fwd)
+	p.log, err = raftlog.Open(raftlog.Config{ServerID: n.serverID, SnapshotEvery: 200, KeepLogs: 100}, n.stores, p.trans, fwd)
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
-	fwd.Serve(n.log)
-	n.ctl, err = New(Config{
-		Self: n.member(), ClusterID: n.clusterID, Protocol: 1, Grace: testGrace, StartGrace: 5 * time.Second,
+	fwd.Serve(p.log)
+	p.ctl, err = New(Config{
+		Self: n.member(), ClusterID: p.clusterID, Protocol: 1, Grace: testGrace, StartGrace: 5 * time.Second,
 		Settle: time.Second, MaxMoves: moveBound, Logger: n.logger(),
-	}, Deps{Log: n.log, Gossip: gossip, Calls: n, LowSpace: func() bool { return n.low }})
+	}, Deps{Log: p.log, Gossip: gossip, Calls: n, LowSpace: func() bool { return n.p().low }})
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	n.stop, n.done, n.running = stop, make(chan struct{}), true
-	ctl := n.ctl
+	p.stop = stop
+	n.set(func(q *process) { *q = p })
 	go func() {
 		var fanout sync.WaitGroup
-		fanout.Go(func() { n.report(ctx, ctl) })
-		n.err = ctl.Run(ctx)
+		fanout.Go(func() { n.report(ctx, p.ctl) })
+		err := p.ctl.Run(ctx)
+		n.set(func(q *process) { q.err = err })
 		stop()
 		fanout.Wait()
-		close(n.done)
+		close(p.done)
 	}()
 	n.w.connect()
 }
 
 func (n *node) member() state.Member {
-	return state.Member{Name: n.name, ServerID: n.serverID, Boot: n.boot, Raft: n.name, Zone: n.zone}
+	return state.Member{Name: n.name, ServerID: n.serverID, Boot: n.p().boot, Raft: n.name, Zone: n.p().zone}
 }
 
 func (n *node) logger() *slog.Logger {
@@ -181,7 +223,7 @@ func (n *node) report(ctx context.Context, ctl *Control) {
 
 func (w *world) fillable(from string, j state.Job) bool {
 	for to, boot := range j.Boots {
-		if t := w.nodes[to]; t == nil || t.boot != boot || !w.reach(from, to) {
+		if t := w.node(to); t == nil || t.p().boot != boot || !w.reach(from, to) {
 			return false
 		}
 	}
@@ -190,15 +232,16 @@ func (w *world) fillable(from string, j state.Job) bool {
 
 // kill ends a process without a word.
 func (w *world) kill(name string) {
-	n := w.nodes[name]
+	n := w.node(name)
 	w.mu.Lock()
 	w.mu.changed[name] = time.Now()
 	w.mu.Unlock()
-	n.running = false
+	n.set(func(p *process) { p.running = false })
 	w.connect()
-	n.stop()
-	<-n.done
-	if err := n.log.Close(); err != nil {
+	p := n.p()
+	p.stop()
+	<-p.done
+	if err := p.log.Close(); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -219,24 +262,26 @@ func (w *world) setCut(name string, cut bool) {
 func (w *world) reach(from, to string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := w.nodes[to]
-	return from == to || n != nil && n.running && !w.mu.cut[from] && !w.mu.cut[to]
+	n := w.mu.nodes[to]
+	return from == to || n != nil && n.p().running && !w.mu.cut[from] && !w.mu.cut[to]
 }
 
 // connect makes raft's transports as reachable as their nodes.
 func (w *world) connect() {
-	for a, na := range w.nodes {
-		for b, nb := range w.nodes {
+	nodes := w.all()
+	for a, na := range nodes {
+		for b, nb := range nodes {
+			pa, pb := na.p(), nb.p()
 			switch {
-			case a == b || na.trans == nil || nb.trans == nil:
-			case na.running && w.reach(a, b):
-				na.trans.Connect(raft.ServerAddress(b), nb.trans)
+			case a == b || pa.trans == nil || pb.trans == nil:
+			case pa.running && w.reach(a, b):
+				pa.trans.Connect(raft.ServerAddress(b), pb.trans)
 			default:
-				na.trans.Disconnect(raft.ServerAddress(b))
+				pa.trans.Disconnect(raft.ServerAddress(b))
 			}
 		}
 	}
-	for _, n := range w.nodes {
+	for _, n := range nodes {
 		select {
 		case n.poke <- struct{}{}:
 		default:
@@ -251,10 +296,8 @@ func (g *testGossip) Changed() <-chan struct{} { return g.n.poke }
 
 func (g *testGossip) Peers() (out []Peer) {
 	w := g.n.w
-	for name, n := range w.nodes {
-		if n.boot == 0 {
-			continue
-		}
+	for name, n := range w.all() {
+		p := n.p()
 		alive := w.reach(g.n.name, name)
 		w.mu.Lock()
 		if since := w.mu.changed[name]; !alive && time.Since(since) < detect {
@@ -265,8 +308,8 @@ func (g *testGossip) Peers() (out []Peer) {
 		}
 		w.mu.Unlock()
 		out = append(out, Peer{Alive: alive, Address: name + ":7946", Meta: Meta{
-			Name: strings.TrimSuffix(name, "'"), ServerID: n.serverID, ClusterID: n.clusterID, Boot: n.boot, Raft: n.name, Protocol: n.protocol, Zone: n.zone,
-			HasData: n.clusterID != "",
+			Name: strings.TrimSuffix(name, "'"), ServerID: n.serverID, ClusterID: p.clusterID, Boot: p.boot, Raft: n.name, Protocol: p.protocol, Zone: p.zone,
+			HasData: p.clusterID != "",
 		}})
 	}
 	slices.SortFunc(out, func(a, b Peer) int { return strings.Compare(a.ServerID, b.ServerID) })
@@ -281,11 +324,11 @@ func (n *node) Handle(method string, fn link.CallHandler) {
 }
 
 func (n *node) Call(ctx context.Context, peer, method string, req []byte) ([]byte, error) {
-	to := n.w.nodes[peer]
+	to := n.w.node(peer)
 	if to == nil {
 		return nil, link.ErrPeer
 	}
-	if !to.running {
+	if !to.p().running {
 		return nil, link.ErrDown
 	}
 	type answer struct {
@@ -323,17 +366,17 @@ func (n *node) Call(ctx context.Context, peer, method string, req []byte) ([]byt
 // found begins a cluster at the first node.
 func (w *world) found(name string) *node {
 	n := w.add(name)
-	id, err := Found(w.t.Context(), n.log, &testGossip{n}, Founding{First: n.member(), ClusterID: "c", Partitions: parts, Replicas: 2})
+	id, err := Found(w.t.Context(), n.p().log, &testGossip{n}, Founding{First: n.member(), ClusterID: "c", Partitions: parts, Replicas: 2})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	n.clusterID = id
+	n.set(func(p *process) { p.clusterID = id })
 	return n
 }
 
 func (w *world) join(names ...string) {
 	for _, name := range names {
-		w.add(name).clusterID = "c"
+		w.add(name).set(func(p *process) { p.clusterID = "c" })
 	}
 }
 
@@ -355,7 +398,7 @@ func (w *world) registerAt(at string, n int, home, endpoint string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 	defer cancel()
-	r, err := w.nodes[at].ctl.Propose(ctx, state.Command{Register: &state.Registration{Node: home, Registration: catalog.Registration{
+	r, err := w.ctl(at).Propose(ctx, state.Command{Register: &state.Registration{Node: home, Registration: catalog.Registration{
 		Instance: fmt.Sprint(n), Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: endpoint}}})
 	if err == nil {
 		err = r.Err()
@@ -367,11 +410,9 @@ func (w *world) registerAt(at string, n int, home, endpoint string) {
 
 // leader returns the node that leads and can be reached by a quorum, or nil.
 func (w *world) leader() *node {
-	for _, n := range w.nodes {
-		if n.running {
-			if _, err := n.log.ReadIndex(w.ctx); err == nil {
-				return n
-			}
+	for _, n := range w.running() {
+		if _, err := n.p().log.ReadIndex(w.ctx); err == nil {
+			return n
 		}
 	}
 	return nil
