@@ -165,30 +165,30 @@ func (f *fan) launch() bool {
 func (x *Searcher) choose(owners []*peer) (best *peer) {
 	now := time.Now()
 	var price float64
-	var dead *peer
-next:
-	for _, p := range owners {
-		for _, a := range x.asked {
-			if a == p {
-				continue next
-			}
-		}
-		if !x.s.deps.Alive(p.name) {
-			dead = p
+	from := int(x.s.turn.Add(1)) // so that equal ones take turns
+	for i := range owners {
+		p := owners[(from+i)%len(owners)]
+		if slices.Contains(x.asked, p) || !x.s.deps.Alive(p.name) {
 			continue
 		}
 		if c := p.price(now); best == nil || c < price {
 			best, price = p, c
 		}
 	}
-	if best == nil && dead != nil {
-		if dead.probe(now) {
-			return dead
-		}
-		x.fail(dead.name, errNotAlive)
-		x.asked = append(x.asked, dead)
+	if best != nil {
+		return best
 	}
-	return best
+	for _, p := range owners { // they only seem dead, perhaps
+		if slices.Contains(x.asked, p) {
+			continue
+		}
+		if p.probe(now) {
+			return p
+		}
+		x.fail(p.name, errNotAlive)
+		x.asked = append(x.asked, p)
+	}
+	return nil
 }
 
 var errNotAlive = errors.New("not alive")
@@ -215,7 +215,7 @@ func (f *fan) take(r reply) (done, more bool) {
 	if !s.cfg.broken.oldView {
 		if err := s.catchUp(f.ctx, a.index); err != nil {
 			s.count.behind.Add(1)
-			x.fail(r.peer.name, err)
+			x.failures = append(x.failures, failure{r.peer.name, err.Error()})
 			return false, len(f.flying) == 0
 		}
 	}
@@ -236,7 +236,7 @@ func (f *fan) take(r reply) (done, more bool) {
 	if r.peer != f.first && slices.Contains(f.flying, f.first) {
 		s.count.hedgesWon.Add(1)
 	}
-	return x.open.n == 0, len(f.flying) == 0
+	return len(x.open.list) == 0, len(f.flying) == 0
 }
 
 // landed takes a peer out of those whose calls are under way.
@@ -258,7 +258,7 @@ func (f *fan) replan(p *peer, a *answer) bool {
 	}
 	s.count.replans.Add(1)
 	if err := s.catchUp(f.ctx, a.index); err != nil {
-		x.fail(s.cfg.Name, err)
+		x.failures = append(x.failures, failure{s.cfg.Name, err.Error()})
 		return false
 	}
 	x.asked = append(x.asked[:0], f.flying...)

@@ -69,7 +69,7 @@ func (l *lacks) slots(x *Searcher, v *state.View) {
 	if !ok {
 		return // no rank of it is left
 	}
-	for slot := range x.open.all {
+	for _, slot := range x.open.list {
 		h, live := g.Holder(uint32(slot))
 		if !live || h.Life > x.pin {
 			continue // another life has it now

@@ -25,6 +25,7 @@ type Search struct {
 	current atomic.Pointer[plan]
 	peers   sync.Map // name to *peer
 	servers chan *server
+	turn    atomic.Uint32 // of owners that cost the same
 	count   counters
 
 	calls struct { // goroutines of calls

@@ -112,7 +112,7 @@ func (x *Searcher) ask() {
 	if x.local.status == statusOK {
 		s.count.local.Add(1)
 		x.first(s.cfg.Name, &x.local)
-		if x.open.n == 0 {
+		if len(x.open.list) == 0 {
 			return
 		}
 	} else {
@@ -140,10 +140,10 @@ func (x *Searcher) first(owner string, a *answer) {
 			x.open.add(slot)
 		}
 	}
-	if x.open.n == 0 {
+	if len(x.open.list) == 0 {
 		return
 	}
-	x.s.count.unreadable.Add(uint64(x.open.n))
+	x.s.count.unreadable.Add(uint64(len(x.open.list)))
 	switch x.question.kind {
 	case kindMatch:
 		a.scores.Rows = keepRows(a.scores.Rows, func(s indexer.Slot) bool { return !x.open.has(s) })

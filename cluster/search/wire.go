@@ -202,15 +202,14 @@ func (r *reader) set(visit func(indexer.Slot) bool) {
 // slotSet is a set of slots that is emptied cheaply when it is small.
 type slotSet struct {
 	words []uint64
-	list  []indexer.Slot // every slot added since the last reset
-	n     int
+	list  []indexer.Slot // in the order in which they came
 }
 
 func (s *slotSet) reset() {
 	for _, x := range s.list {
 		s.words[x/64] = 0
 	}
-	s.list, s.n = s.list[:0], 0
+	s.list = s.list[:0]
 }
 
 func (s *slotSet) has(x indexer.Slot) bool {
@@ -227,22 +226,5 @@ func (s *slotSet) add(x indexer.Slot) bool {
 	}
 	s.words[x/64] |= 1 << (x % 64)
 	s.list = append(s.list, x)
-	s.n++
 	return true
-}
-
-func (s *slotSet) remove(x indexer.Slot) {
-	if s.has(x) {
-		s.words[x/64] &^= 1 << (x % 64)
-		s.n--
-	}
-}
-
-// all yields the slots in the order in which they came.
-func (s *slotSet) all(yield func(indexer.Slot) bool) {
-	for _, x := range s.list {
-		if s.has(x) && !yield(x) {
-			return
-		}
-	}
 }
