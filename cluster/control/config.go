@@ -22,6 +22,8 @@ var (
 	ErrRefused = errors.New("refused by the cluster")
 	// ErrAlive: a member that is alive is not removed without force.
 	ErrAlive = errors.New("the member is alive")
+	// ErrMajority: without that member less than a majority of the voters would be alive.
+	ErrMajority = errors.New("the others are no majority of the voters")
 	// ErrNotMember: there is no such member.
 	ErrNotMember = errors.New("no such member")
 	// ErrMayNotFound: this node must not found a cluster.

@@ -80,8 +80,9 @@ func (c *Control) seats(peers map[string]Peer, health map[string]plan.Health) (s
 		servers[id] = s
 		m, member := byID[id]
 		one := seat{id: id, name: cmp.Or(m.Name, id), zone: m.Zone, voter: s.Voter, self: id == c.cfg.Self.ServerID}
-		one.alive = member && health[m.Name] == plan.Alive && (one.self || peers[id].Alive)
-		one.fit = member && m.Phase == state.Active && health[m.Name] != plan.Gone
+		one.alive = one.self || peers[id].Alive
+		one.stays = member && m.Phase == state.Active
+		one.fit = one.stays && health[m.Name] != plan.Gone
 		one.ready = one.alive && one.fit
 		seats = append(seats, one)
 	}
@@ -172,14 +173,15 @@ func (c *Control) askReady(ctx context.Context, seats []seat) {
 const catchUp = 64
 
 // removeOrphans takes servers out of the log whose member was removed, as soon as they
-// know it or are dead, and those that never became members.
+// know it or are dead, and those that never became members. Those that are alive and
+// vote have to lose their vote first.
 func (c *Control) removeOrphans(ctx context.Context, seats []seat, peers map[string]Peer) error {
 	view := c.View()
 	orphans := map[raft.ServerID]time.Time{}
 	defer func() { c.leader.orphans = orphans }()
 	for _, s := range seats {
 		id := raft.ServerID(s.id)
-		if s.self || slices.ContainsFunc(view.Members, func(m state.Member) bool { return m.ServerID == s.id }) {
+		if s.self || s.voter && s.alive || slices.ContainsFunc(view.Members, func(m state.Member) bool { return m.ServerID == s.id }) {
 			continue
 		}
 		since, known := c.leader.orphans[id]
@@ -251,11 +253,16 @@ func (c *Control) plan(ctx context.Context, health map[string]plan.Health) error
 		c.leader.rebalanced, input.MaxRebalanced = now, rebalanceBatch
 		in.rebalance = false
 	}
-	cmds := slices.DeleteFunc(plan.Next(input), func(cmd state.Command) bool {
-		return cmd.Remove != nil && *cmd.Remove == c.cfg.Self.Name // the next leader does that
+	cmds, later := plan.Next(input), false
+	cmds = slices.DeleteFunc(cmds, func(cmd state.Command) bool {
+		wait := cmd.Remove != nil && c.votes(*cmd.Remove)
+		later = later || wait
+		return wait
 	})
 	if len(cmds) == 0 {
-		c.leader.planned = in
+		if !later {
+			c.leader.planned = in
+		}
 		return nil
 	}
 	if err := c.carryOut(ctx, input.View.Index, cmds); err != nil {
@@ -264,4 +271,12 @@ func (c *Control) plan(ctx context.Context, health map[string]plan.Health) error
 	}
 	c.poke()
 	return nil
+}
+
+// votes reports whether a member still votes. When it is removed its process ends: a
+// voter, and the leader first of all, must have given that away before.
+func (c *Control) votes(name string) bool {
+	m, ok := c.View().Member(name)
+	servers, err := c.deps.Log.Servers()
+	return err != nil || ok && slices.ContainsFunc(servers, func(s raftlog.Server) bool { return s.Voter && string(s.ID) == m.ServerID })
 }

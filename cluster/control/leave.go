@@ -72,7 +72,8 @@ func progressOf(v *state.View, name string) (p Progress) {
 
 // Remove forgets a member that does not come back: its copies and sources go to others
 // at once. A member that is alive is refused with ErrAlive unless force is set: what it
-// alone holds is lost. Its process, if it still runs, ends when it hears of it.
+// alone holds is lost. Its process, if it still runs, ends when it hears of it; so a
+// voter that is alive is refused with ErrMajority while the log needs it.
 func (c *Control) Remove(ctx context.Context, name string, force bool) error {
 	m, ok := c.View().Member(name)
 	if !ok {
@@ -81,12 +82,31 @@ func (c *Control) Remove(ctx context.Context, name string, force bool) error {
 	if !force && c.seemsAlive(m) {
 		return fmt.Errorf("remove %s: %w: let it leave, or use force", name, ErrAlive)
 	}
+	if err := c.mayRemove(m); err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
 	r, err := c.Propose(ctx, state.Command{Remove: &name})
 	if err == nil {
 		err = r.Err()
 	}
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}
+
+func (c *Control) mayRemove(m state.Member) error {
+	c.mu.Lock()
+	health := c.mu.health
+	c.mu.Unlock()
+	seats, _, _, err := c.seats(c.peers(), health)
+	if err != nil {
+		return err
+	}
+	for _, s := range seats {
+		if s.id == m.ServerID && s.voter && s.alive && !mayGo(seats, s.id) {
+			return fmt.Errorf("%w: bring dead members back first, or remove them", ErrMajority)
+		}
 	}
 	return nil
 }

@@ -176,3 +176,13 @@ func (w *world) await(what string, within time.Duration, cond func() bool) {
 	}
 	w.t.Fatalf("not within %v: %s", within, what)
 }
+
+// describe logs what every node knows.
+func (w *world) describe() {
+	for name, n := range w.all() {
+		p := n.p()
+		leader, _ := p.log.Leader()
+		servers, _ := p.log.Servers()
+		w.t.Logf("%s: running %v, boot %d, error %v, sees leader %q, servers %v, members %+v", name, p.running, p.boot, p.err, leader, servers, p.log.View().Members)
+	}
+}

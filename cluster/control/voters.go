@@ -13,7 +13,8 @@ type seat struct {
 	voter          bool
 	self           bool // this leader
 	alive          bool
-	fit            bool // stays a member and is not gone: it may vote
+	stays          bool // a member that does not leave
+	fit            bool // stays and is not gone: it may vote
 	ready          bool // alive, fit and caught up: it may get a vote
 }
 
@@ -25,17 +26,20 @@ func wantedVoters(members int) int { return max(1, min(raftlog.MaxVoters, member
 // again and again it comes to an end.
 //
 // staying is the number of members that stay, dead or alive: voters are not taken away
-// because somebody is dead, only replaced.
+// because somebody is dead, only replaced. A voter that leaves loses its vote in any
+// case. No step leaves less than a majority of the voters alive: it could not even be
+// carried out, since a change of the voters is decided by the new ones.
 func nextVoter(seats []seat, staying int) (promote, demote *seat) {
 	want, voters := wantedVoters(staying), 0
 	var unfit []*seat
-	ready := 0
+	ready, leaving := 0, false
 	for i := range seats {
 		switch s := &seats[i]; {
 		case s.voter:
 			voters++
 			if !s.fit && !s.self { // a leader that leaves gives the lead away first
 				unfit = append(unfit, s)
+				leaving = leaving || !s.stays
 			}
 		case s.ready:
 			ready++
@@ -51,6 +55,8 @@ func nextVoter(seats []seat, staying int) (promote, demote *seat) {
 	case len(unfit) > 0 && ready > 0 && voters < raftlog.MaxVoters:
 		return bestCandidate(seats), nil // the other one goes in the next step
 	case len(unfit) > 0 && ready > 0:
+		return nil, worstVoter(seats)
+	case leaving:
 		return nil, worstVoter(seats)
 	case voters < want && ready > 0 && (want%2 == 0 || ready >= 1+voters%2): // not to an even number and no further
 		return bestCandidate(seats), nil
@@ -75,8 +81,23 @@ func bestCandidate(seats []seat) *seat {
 	})
 }
 
+// mayGo reports whether a majority of the voters is alive without that one.
+func mayGo(seats []seat, without string) bool {
+	voters, alive := 0, 0
+	for _, s := range seats {
+		if s.voter && s.id != without {
+			voters++
+			if s.alive {
+				alive++
+			}
+		}
+	}
+	return alive > voters/2
+}
+
 // worstVoter is the voter to lose its vote: one that may not vote, then a dead one, then
-// one of the fullest zone; never the leader itself.
+// one of the fullest zone; never the leader itself, and nobody who is needed for a
+// majority.
 func worstVoter(seats []seat) *seat {
 	rank := func(s seat) int {
 		switch {
@@ -89,7 +110,7 @@ func worstVoter(seats []seat) *seat {
 		}
 		return 3
 	}
-	return pick(seats, func(s seat) bool { return s.voter && !s.self }, func(a, b seat) int {
+	return pick(seats, func(s seat) bool { return s.voter && !s.self && mayGo(seats, s.id) }, func(a, b seat) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), -cmp.Compare(zoneVoters(seats, a.zone), zoneVoters(seats, b.zone)), -cmp.Compare(a.name, b.name))
 	})
 }
