@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"time"
 
@@ -85,11 +86,12 @@ type Deps struct {
 
 // Owner says which copies of this node may be read.
 type Owner interface {
+	// Mark is taken before the trees are read.
+	Mark() uint64
 	// Unreadable appends the slots, of those that lives yields with their life, whose copy
-	// of the partition is not open here or not current at this moment. It is asked after
-	// the trees were read. lives is called at most once, and not at all when every copy of
-	// the partition is readable.
-	Unreadable(dst []indexer.Slot, g indexer.GroupID, p indexer.PartitionID, lives func(yield func(indexer.Slot, uint64) bool)) []indexer.Slot
+	// of the partition was not open here all the time since the mark, or is not current at
+	// this moment. It is asked after the trees were read. lives is called at most once.
+	Unreadable(dst []indexer.Slot, since uint64, g indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot
 }
 
 func (c *Config) applyDefaults() {

@@ -79,12 +79,13 @@ func (d *slotDump) here(p indexer.PartitionID) error {
 		return nil
 	}
 	d.kept = d.kept[:0]
+	mark := d.s.deps.Owner.Mark()
 	if err := d.s.deps.Index.Dump(d.ctx, d.group, p, d.slot, d.keep); err != nil {
 		return fmt.Errorf("dump partition %d of slot %d: %w", p, d.slot, err)
 	}
 	plan := d.s.plan() // after the trees were read
 	d.scratch.plan, d.scratch.group = plan, d.group
-	closed := d.s.deps.Owner.Unreadable(nil, d.group, p, d.scratch.lives)
+	closed := d.s.deps.Owner.Unreadable(nil, mark, d.group, p, d.scratch.lives)
 	if !plan.segment(p).here || slices.Contains(closed, d.slot) {
 		d.wanted = append(d.wanted, wanted{partition: p, why: []string{d.s.cfg.Name + ": no complete copy that may be read"}})
 		return nil

@@ -313,7 +313,7 @@ func partitionMoved(t *testing.T, m mutant) *rig {
 	got := r.query("c", 1)
 	r.check("moved", 1, got)
 	r.check("at the former owner", 1, r.query("a", 1))
-	if s := r.nodes["c"].s.Stats(); s.Replans != 1 || got.took != 20*time.Millisecond {
+	if s := r.nodes["c"].s.Stats(); s.Replans != 1 || got.took < 20*time.Millisecond || got.took > 25*time.Millisecond {
 		r.fail("after %v: %+v", got.took, s)
 	}
 	r.lag(true, "c")

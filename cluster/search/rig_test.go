@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -71,6 +72,7 @@ type rigNode struct {
 	dead    map[string]bool
 	closed  map[closedKey]bool
 	served  atomic.Int64
+	purged  map[catalog.Retired]bool
 }
 
 type closedKey struct {
@@ -143,7 +145,7 @@ func (r *rig) move(p uint32, to, drop string) {
 func (r *rig) start(name string, boot uint64) *rigNode {
 	n := &rigNode{
 		r: r, name: name, boot: boot, index: &pausingIndex{Index: reference.New(reference.Config{})},
-		dead: map[string]bool{}, closed: map[closedKey]bool{},
+		dead: map[string]bool{}, closed: map[closedKey]bool{}, purged: map[catalog.Retired]bool{},
 	}
 	n.view.Store(r.state.View())
 	quiet := slog.New(slog.DiscardHandler)
@@ -284,8 +286,11 @@ func (n *rigNode) waitApplied(ctx context.Context, index uint64) error {
 	return nil
 }
 
+// Mark implements Owner.
+func (n *rigNode) Mark() uint64 { return 0 }
+
 // Unreadable implements Owner.
-func (n *rigNode) Unreadable(dst []indexer.Slot, _ indexer.GroupID, p indexer.PartitionID, lives func(func(indexer.Slot, uint64) bool)) []indexer.Slot {
+func (n *rigNode) Unreadable(dst []indexer.Slot, _ uint64, _ indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
 	n.r.mu.Lock()
 	closed := maps.Clone(n.closed)
 	n.r.mu.Unlock()

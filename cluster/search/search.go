@@ -128,6 +128,7 @@ func (s *Search) read(r indexer.Reader, scratch *scratch, q *question, a *answer
 		return
 	}
 	early := s.cfg.broken.leaseFirst && s.lease.held()
+	mark := s.deps.Owner.Mark()
 	switch q.kind {
 	case kindMatch:
 		r.Match(q.query, &a.scores)
@@ -147,7 +148,7 @@ func (s *Search) read(r indexer.Reader, scratch *scratch, q *question, a *answer
 	}
 	if !s.cfg.broken.unreadable {
 		scratch.plan, scratch.group = before, q.query.Group
-		a.unreadable = s.deps.Owner.Unreadable(a.unreadable, q.query.Group, q.query.Partition, scratch.lives)
+		a.unreadable = s.deps.Owner.Unreadable(a.unreadable, mark, q.query.Group, q.query.Partition, scratch.lives)
 	}
 	if after := s.plan(); after != before {
 		if a.status = s.ownership(after, q.query.Partition); a.status != statusOK {
