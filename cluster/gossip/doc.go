@@ -27,7 +27,7 @@
 // they are only heard of.
 //
 // Seeds, and nodes that were alive once, are tried again every Config.Rejoin while they
-// are not alive: memberlist forgets the dead after a hundred beats, and after a longer
+// are not alive: memberlist forgets the dead after 25 beats, and after a longer
 // cut neither side would ever look for the other. Forget ends that for a node that was
 // removed.
 //

@@ -222,5 +222,5 @@ func (g *Gossip) Health() int {
 // Detection returns how long a death stays unseen in the cluster as it is now; see the
 // function Detection.
 func (g *Gossip) Detection() (usual, atMost time.Duration) {
-	return Detection(g.table.alive(), g.cfg.Probe)
+	return Detection(g.table.counted(deadBeats*g.cfg.Probe), g.cfg.Probe)
 }

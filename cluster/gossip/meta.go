@@ -93,7 +93,7 @@ func (m Meta) tooLong(size int) error {
 
 func shorten(s string) string {
 	if len(s) > 40 {
-		return fmt.Sprintf("%q...", strings.ToValidUTF8(s[:40], ""))
+		s = strings.ToValidUTF8(s[:40], "") + "…"
 	}
 	return fmt.Sprintf("%q", s)
 }

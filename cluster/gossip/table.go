@@ -179,11 +179,12 @@ func (t *table) peers() []Peer {
 	return out
 }
 
-func (t *table) alive() (n int) {
+// counted returns the runs that memberlist counts: those that are alive or died within d.
+func (t *table) counted(d time.Duration) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.mu.runs {
-		if p.Alive {
+		if p.Alive || time.Since(p.Since) < d {
 			n++
 		}
 	}

@@ -19,7 +19,8 @@ import (
 type world struct {
 	t     *testing.T
 	net   *memory.Network
-	nodes map[string]*node
+	nodes map[string]*node // that have not been stopped
+	all   []*node
 	boot  uint64
 }
 
@@ -54,15 +55,17 @@ func newWorld(t *testing.T) *world {
 }
 
 // inWorld runs fn in virtual time and stops all nodes behind it.
-func inWorld(t *testing.T, fn func(w *world)) {
+func inWorld(t *testing.T, fn func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		fn(w)
-		for name := range w.nodes {
-			w.stop(name)
-		}
-		time.Sleep(10 * time.Second) // memberlist's last probes and timers
+		defer func() { // after a failed test too
+			for _, n := range w.all {
+				w.end(n)
+			}
+			time.Sleep(10 * time.Second) // memberlist's last probes and timers
+		}()
+		fn(t, w)
 	})
 }
 
@@ -95,6 +98,7 @@ func (w *world) tryStart(cfg Config, addr string) (*node, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.stop = cancel
 	go func() { n.done <- n.Run(ctx) }()
+	w.all = append(w.all, n)
 	return n, nil
 }
 
@@ -150,23 +154,31 @@ func (n *node) alive() (count int) {
 	return count
 }
 
-func (n *node) peer(name string) Peer {
+// peer returns the node of a name, one that is alive rather than one that is dead.
+func (n *node) peer(name string) (found Peer) {
 	for _, p := range n.Peers() {
-		if p.Name == name {
-			return p
+		if p.Name == name && (p.Alive || found.Name == "") {
+			found = p
 		}
 	}
-	return Peer{}
+	return found
 }
 
 // stop ends a node without a word: for the others it dies.
 func (w *world) stop(name string) {
 	w.t.Helper()
-	n := w.nodes[name]
+	w.end(w.nodes[name])
 	delete(w.nodes, name)
+}
+
+func (w *world) end(n *node) {
+	if n.stop == nil {
+		return
+	}
 	n.stop()
+	n.stop = nil
 	if err := <-n.done; !errors.Is(err, context.Canceled) {
-		w.t.Errorf("%s: Run: %v", name, err)
+		w.t.Errorf("%s: Run: %v", n.name, err)
 	}
 }
 
