@@ -125,11 +125,9 @@ func (n *Node) onView(v *state.View) {
 // follow acts on a view: frames know their receivers before ingest makes any.
 func (n *Node) follow(v *state.View) {
 	mine := n.mine(v)
-	if sp := n.deps.Spread; sp != nil {
-		sp.Fanout.SetView(v)
-		for _, r := range n.retired.foreign(v.ToPurge[n.cfg.Name], mine) {
-			sp.Owner.Retire(r, func(err error) { n.retiredHere(r, err) })
-		}
+	if n.deps.Spread != nil {
+		n.deps.Spread.Fanout.SetView(v)
+		n.owe(v)
 	}
 	n.ingest.Reconcile(mine)
 }
@@ -208,10 +206,15 @@ func (n *Node) propose(ctx context.Context, c state.Command) (state.Result, erro
 	return r, r.Err()
 }
 
-// Register adds one rank of a worker and gives its source to a node. It returns when
-// the catalog has it, before the stream is connected.
+// Register adds one rank of a worker. It returns when the catalog has it, before the
+// stream is connected. In a cluster the leader gives its source to a node, unless its
+// engines connect to this one.
 func (n *Node) Register(ctx context.Context, r catalog.Registration) error {
-	_, err := n.propose(ctx, state.Command{Register: &state.Registration{Registration: r, Node: n.cfg.Name}})
+	reader := n.cfg.Name
+	if n.deps.Spread != nil && !catalog.Binds(r.Endpoint) {
+		reader = ""
+	}
+	_, err := n.propose(ctx, state.Command{Register: &state.Registration{Registration: r, Node: reader}})
 	return err
 }
 

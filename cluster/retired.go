@@ -12,41 +12,31 @@ import (
 // retireRetry is the pause before a retirement that failed is tried again.
 const retireRetry = time.Second
 
-// retirees sorts the retired slots that the log wants purged here: those that this
-// node's ingest wrote report themselves once their last frame is applied; the others
-// are the owner's to purge.
+// retirees are the retired slots that the owner purges here: those that this node's
+// ingest did not write. Ingest reports its own once their last frame is applied.
 type retirees struct {
 	mu struct {
 		sync.Mutex
-		mine     map[catalog.Retired]bool // lives that ingest had in the latest view, or still has to report
-		underway map[catalog.Retired]bool // given to the owner
+		underway map[catalog.Retired]bool
 	}
 }
 
-// foreign returns the slots among wanted that nobody has begun to purge and that ingest
-// will not report.
-func (t *retirees) foreign(wanted []catalog.Retired, mine *catalog.View) (out []catalog.Retired) {
+// begin returns the slots among wanted that are the owner's to purge and that it does
+// not have yet.
+func (t *retirees) begin(wanted []catalog.Retired, ingestReports func(catalog.Retired) bool) (out []catalog.Retired) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lives := map[catalog.Retired]bool{}
-	for _, s := range mine.Sources() {
-		for _, r := range s.Ranks {
-			lives[catalog.Retired{Group: s.Group.ID, Slot: r.Slot, Life: r.Life}] = true
-		}
-	}
 	underway := map[catalog.Retired]bool{}
 	for _, r := range wanted {
-		switch {
-		case t.mu.mine[r]:
-			lives[r] = true
-		case t.mu.underway[r]:
-			underway[r] = true
-		default:
-			underway[r] = true
+		if ingestReports(r) {
+			continue
+		}
+		underway[r] = true
+		if !t.mu.underway[r] {
 			out = append(out, r)
 		}
 	}
-	t.mu.mine, t.mu.underway = lives, underway
+	t.mu.underway = underway
 	return out
 }
 
@@ -75,6 +65,33 @@ func (n *Node) retiredHere(r catalog.Retired, err error) {
 		case <-time.After(retireRetry):
 		}
 		n.retired.again(r)
-		n.follow(n.View())
+		n.owe(n.View())
 	})
+}
+
+// owe gives the owner the retired slots that are its to purge.
+func (n *Node) owe(v *state.View) {
+	for _, r := range n.retired.begin(v.ToPurge[n.cfg.Name], n.ingest.Reports) {
+		n.deps.Spread.Owner.Retire(r, func(err error) { n.retiredHere(r, err) })
+	}
+}
+
+// Renew has the source of a slot begin again under a new tenure, so that the slot gets a
+// new life and is filled from the engine: a part of what it held is nowhere any more.
+func (n *Node) Renew(ctx context.Context, group, slot uint32, life uint64) error {
+	v := n.View()
+	for _, src := range v.Catalog.Sources() {
+		a := v.Assignments[src.ID]
+		if src.Group.ID != group || a.Node != n.cfg.Name {
+			continue
+		}
+		for _, r := range src.Ranks {
+			if r.Slot == slot && r.Life == life && life >= a.Tenure {
+				n.log.Warn("a slot starts over: no complete copy of all it held is left", "instance", src.Instance, "rank", r.Rank, "slot", slot, "life", life)
+				_, err := n.propose(ctx, state.Command{Assign: &state.Assign{Source: src.ID, Node: n.cfg.Name, Over: a.Tenure}})
+				return err
+			}
+		}
+	}
+	return nil // it has begun already
 }

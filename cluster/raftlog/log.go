@@ -147,6 +147,12 @@ func (l *Log) CommitIndex() uint64 { return l.raft.CommitIndex() }
 // LeaderCh delivers changes of this server's leadership; changes may be merged.
 func (l *Log) LeaderCh() <-chan bool { return l.raft.LeaderCh() }
 
+// Lag returns how many entries this server has stored and not applied.
+func (l *Log) Lag() uint64 {
+	last, applied := l.raft.LastIndex(), l.raft.AppliedIndex()
+	return last - min(last, applied)
+}
+
 // AppliedIndex returns the last log index that this server has applied.
 func (l *Log) AppliedIndex() uint64 { return l.raft.AppliedIndex() }
 

@@ -18,6 +18,7 @@ type image struct {
 	Catalog catalog.Image
 	Owners  [][]Owner
 	Assign  map[uint64]Assignment
+	Begun   map[uint64]bool
 	Version map[string]uint64
 	Jobs    []Job
 	Purges  []purgeImage
@@ -38,7 +39,7 @@ const imageFormat = 1
 func (s *State) Snapshot() ([]byte, error) {
 	im := image{
 		Format: imageFormat, Index: s.index, Cluster: s.cluster, Members: map[string]Member{}, Catalog: s.catalog.Image(),
-		Owners: s.owners, Assign: s.assign, Version: s.version, Jobs: s.View().Jobs, Removed: s.removed, Done: s.done,
+		Owners: s.owners, Assign: s.assign, Begun: s.begun, Version: s.version, Jobs: s.View().Jobs, Removed: s.removed, Done: s.done,
 	}
 	for n, m := range s.members {
 		im.Members[n] = *m
@@ -74,6 +75,9 @@ func Restore(b []byte) (*State, error) {
 	}
 	if im.Assign != nil {
 		s.assign = im.Assign
+	}
+	if im.Begun != nil {
+		s.begun = im.Begun
 	}
 	if im.Version != nil {
 		s.version = im.Version

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/kvcluster/kvcluster/shard/catalog"
@@ -26,6 +27,8 @@ type State struct {
 	catalog *catalog.Catalog
 	owners  [][]Owner // by partition, ordered by name
 	assign  map[uint64]Assignment
+	// begun are the sources that somebody has read, or could have.
+	begun map[uint64]bool
 	// version counts the changes of each member's assignments (rule M3).
 	version map[string]uint64
 	jobs    map[uint64]*Job
@@ -86,14 +89,16 @@ type Owner struct {
 
 // Assignment says which node reads a source.
 type Assignment struct {
-	Node   string
-	Tenure uint64 // log index of the entry that made it
+	Node string
+	// Tenure is the log index of the entry that made it; the first reader of a source has
+	// the index of the source itself.
+	Tenure uint64
 }
 
 // New returns the state before the first entry.
 func New() *State {
 	return &State{
-		members: map[string]*Member{}, catalog: catalog.New(), assign: map[uint64]Assignment{},
+		members: map[string]*Member{}, catalog: catalog.New(), assign: map[uint64]Assignment{}, begun: map[uint64]bool{},
 		version: map[string]uint64{}, jobs: map[uint64]*Job{}, purges: map[catalog.Retired]map[string]bool{},
 	}
 }
@@ -241,6 +246,12 @@ func (s *State) assignSource(a Assign) error {
 		return fmt.Errorf("%w: the engines of source %d connect to %s; it stays there until that member is removed", ErrRefused, source, old.Node)
 	}
 	s.assign[source] = Assignment{Node: node, Tenure: s.index}
+	if !s.begun[source] {
+		// Nobody has written anything of its lives, so its first reader continues them: the
+		// tenure is as old as the source.
+		s.assign[source] = Assignment{Node: node, Tenure: source}
+		s.begun[source] = true
+	}
 	s.version[node] = s.index
 	if assigned && old.Node != node {
 		s.version[old.Node] = s.index
@@ -293,6 +304,7 @@ func (s *State) dropStaleAssignments() {
 		}
 	}
 	s.settleJobs()
+	maps.DeleteFunc(s.begun, func(id uint64, _ bool) bool { return !live[id] })
 }
 
 func sortedOwners(owners []Owner) []Owner {

@@ -376,3 +376,28 @@ func TestAssignAgain(t *testing.T) {
 		t.Fatalf("the same end of a tenure twice: %d after %d", got, second)
 	}
 }
+
+// The first reader of a source continues its lives; whoever reads it later, the same
+// process again included, has a tenure younger than them.
+func TestFirstReaderContinues(t *testing.T) {
+	l := newLog("a", "b")
+	ok(t, l.register("1", ""))
+	source := l.View().Catalog.Sources()[0]
+	ok(t, l.do(Command{Assign: &Assign{Source: source.ID, Node: "a"}}))
+	if a := l.View().Assignments[source.ID]; a.Tenure > source.Ranks[0].Life || a.Tenure == 0 {
+		t.Fatalf("tenure %d, life %d", a.Tenure, source.Ranks[0].Life)
+	}
+	raw, err := l.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.State, err = Restore(raw); err != nil {
+		t.Fatal(err)
+	}
+	name := "a"
+	ok(t, l.do(Command{Remove: &name}))
+	ok(t, l.do(Command{Assign: &Assign{Source: source.ID, Node: "b"}}))
+	if a := l.View().Assignments[source.ID]; a.Tenure <= source.Ranks[0].Life {
+		t.Fatalf("tenure %d of the second reader, life %d", a.Tenure, source.Ranks[0].Life)
+	}
+}
