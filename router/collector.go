@@ -76,7 +76,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if node.Cluster.ID != "" {
 		c.cluster(e, node)
 	}
-	c.streams(e)
+	c.streams(e, node.Node)
 	if node.Lag.Count > 0 || len(node.Lag.Bounds) > 0 {
 		buckets := make(map[float64]uint64, len(node.Lag.Bounds))
 		for i, b := range node.Lag.Bounds {

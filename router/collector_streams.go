@@ -32,8 +32,8 @@ var (
 )
 
 // streams emits the gauges over all streams and, unless they are turned off, the metrics
-// of each.
-func (c *collector) streams(e emitter) {
+// of each that this node reads: the others are the metrics of their readers.
+func (c *collector) streams(e emitter, self string) {
 	r := c.router
 	streams := r.streamsByRank()
 	states := map[StreamState]float64{}
@@ -50,7 +50,7 @@ func (c *collector) streams(e emitter) {
 			for _, x := range r.warnings(w, rank, s) {
 				warned[x.kind]++
 			}
-			if !r.cfg.NoStreamMetrics {
+			if !r.cfg.NoStreamMetrics && (s.Reader == "" || s.Reader == self) {
 				emitStream(e, w, rank, s)
 			}
 		}

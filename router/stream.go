@@ -43,6 +43,7 @@ type StreamStatus struct {
 	Instance string
 	Rank     uint32
 	Group    uint32
+	Reader   string // node that reads it; "" = this one, which is alone
 	State    StreamState
 	// LastError is the last thing that went wrong, "" for nothing.
 	LastError string

@@ -62,6 +62,9 @@ func (r *Router) appendWorker(b []byte, w catalog.Worker, streams map[streamKey]
 		b = appendStringField(b, "endpoint", rank.Endpoint)
 		b = appendStringField(b, "status", string(states[i]))
 		if s := streams[streamKey{w.Instance, rank.Rank}]; s != nil {
+			if s.Reader != "" {
+				b = appendStringField(b, "reader", s.Reader)
+			}
 			if s.LastError != "" {
 				b = appendStringField(b, "last_error", s.LastError)
 			}

@@ -11,11 +11,22 @@ import (
 	"github.com/kvcluster/kvcluster/indexer/tree"
 )
 
-// openIndex makes and starts the index.
-func openIndex(cfg IndexConfig, logger *slog.Logger) (indexer.Index, error) {
-	onFault := func(h indexer.Header, err error) {
-		logger.Error("frame refused; the copy is closed until its slot starts over", "group", h.Group, "partition", h.Partition, "slot", h.Slot, "sequence", h.Sequence, "error", err)
+// openIndex opens the configured kind of index; closed, if not nil, is told of every
+// frame that was refused.
+func openIndex(c Config, logger *slog.Logger, closed indexer.FaultHandler) (indexer.Index, error) {
+	idx, err := newIndex(c.Index, func(h indexer.Header, err error) {
+		logger.Error("frame refused; the copy is closed until it is filled again", "group", h.Group, "partition", h.Partition, "slot", h.Slot, "sequence", h.Sequence, "error", err)
+		if closed != nil {
+			closed(h, err)
+		}
+	})
+	if err == nil && c.WrapIndex != nil {
+		idx = c.WrapIndex(idx)
 	}
+	return idx, err
+}
+
+func newIndex(cfg IndexConfig, onFault indexer.FaultHandler) (indexer.Index, error) {
 	switch cfg.Kind {
 	case "reference":
 		return reference.New(reference.Config{OnFault: onFault}), nil

@@ -29,14 +29,6 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) (err error) {
 			err = errors.Join(err, fmt.Errorf("close %s: %w", what, cerr))
 		}
 	}
-	idx, err := openIndex(cfg.Index, logger)
-	if err != nil {
-		return err
-	}
-	defer closing("index", idx.Close)
-	if cfg.WrapIndex != nil {
-		idx = cfg.WrapIndex(idx)
-	}
 	cfg.ZMQ.Logger = logger
 	sockets, err := zmq.New(cfg.ZMQ)
 	if err != nil {
@@ -47,6 +39,14 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) (err error) {
 	if cfg.WrapNetwork != nil {
 		net = cfg.WrapNetwork(net)
 	}
+	if cfg.Cluster != nil {
+		return runMember(ctx, cfg, net, sockets, logger)
+	}
+	idx, err := openIndex(cfg, logger, nil)
+	if err != nil {
+		return err
+	}
+	defer closing("index", idx.Close)
 	solo, err := cluster.NewSoloLog(state.Member{Name: cfg.Name, ServerID: cfg.Name, Boot: rand.Uint64() | 1, Version: cfg.Version, HTTP: cfg.Router.Address}, cfg.Partitions)
 	if err != nil {
 		return err

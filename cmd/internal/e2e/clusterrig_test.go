@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// buildOnce builds the command once for all tests that need processes.
+var buildOnce = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "kvcluster-e2e-")
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(dir, "kvcluster")
+	cmd := exec.Command("go", "build", "-o", out, "../../kvcluster")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the command: %w\n%s", err, msg)
+	}
+	return out, nil
+})
+
+// processes is a cluster of real node processes on loopback.
+type processes struct {
+	tb    testing.TB
+	dir   string
+	bin   string
+	nodes map[string]*nodeProcess
+	seed  string // membership address of the first node
+}
+
+type nodeProcess struct {
+	name  string
+	url   string
+	cmd   *exec.Cmd
+	log   string
+	ended chan error
+	gone  bool // ended on purpose
+}
+
+// startCluster starts n nodes, the first of which founds the cluster, and waits until
+// all are ready.
+func startCluster(tb testing.TB, n int, flags ...string) *processes {
+	tb.Helper()
+	bin, err := buildOnce()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := &processes{tb: tb, dir: tb.TempDir(), bin: bin, nodes: map[string]*nodeProcess{}}
+	tb.Cleanup(c.stop)
+	for i := range n {
+		c.start(fmt.Sprintf("n%d", i+1), flags...)
+	}
+	c.awaitBalanced(n)
+	return c
+}
+
+// start starts a node, anew or with the folder that it had, and waits until it serves.
+func (c *processes) start(name string, flags ...string) *nodeProcess {
+	c.tb.Helper()
+	p, err := c.tryStart(name, flags...)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return p
+}
+
+func (c *processes) tryStart(name string, flags ...string) (*nodeProcess, error) {
+	p := &nodeProcess{name: name, log: filepath.Join(c.dir, name+".log"), ended: make(chan error, 1)}
+	data, addressFile := filepath.Join(c.dir, name), filepath.Join(c.dir, name+".address")
+	if err := os.Remove(addressFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	args := []string{"serve"}
+	if c.seed != "" {
+		args = []string{"join", c.seed}
+	} else if !fileExists(data) {
+		args = append(args, "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0")
+	}
+	args = append(args, "--data", data, "--name", name, "--listen", "127.0.0.1:0", "--address-file", addressFile, "--probe-after", "300ms", "--lanes", "1", "--io-threads", "1")
+	args = append(args, flags...)
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	p.cmd = exec.Command(c.bin, args...)
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { p.ended <- p.cmd.Wait() }()
+	deadline := time.After(30 * time.Second)
+	for p.url == "" {
+		if raw, err := os.ReadFile(addressFile); err == nil {
+			p.url = "http://" + string(raw)
+			break
+		}
+		select {
+		case err := <-p.ended:
+			return nil, fmt.Errorf("node %s ended at once: %w\n%s", name, err, lastLines(p.log, 5))
+		case <-deadline:
+			_ = p.cmd.Process.Kill()
+			return nil, fmt.Errorf("node %s does not serve after 30 s\n%s", name, lastLines(p.log, 30))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if c.seed == "" {
+		raw, err := os.ReadFile(filepath.Join(data, "addresses.json"))
+		if err != nil {
+			return nil, err
+		}
+		var at struct{ Gossip string }
+		if err := json.Unmarshal(raw, &at); err != nil {
+			return nil, err
+		}
+		c.seed = at.Gossip
+	}
+	c.nodes[name] = p
+	return p, nil
+}
+
+// kill ends a node without a word, as a power cut would.
+func (c *processes) kill(name string) {
+	p := c.nodes[name]
+	p.gone = true
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+	delete(c.nodes, name)
+}
+
+func (c *processes) signal(name string, s os.Signal) {
+	if err := c.nodes[name].cmd.Process.Signal(s); err != nil {
+		c.tb.Errorf("signal %v to %s: %v", s, name, err)
+	}
+}
+
+// urls are those of the nodes that should answer.
+func (c *processes) urls() (out []string) {
+	for _, p := range c.nodes {
+		out = append(out, p.url)
+	}
+	return out
+}
+
+func (c *processes) stop() {
+	for _, p := range c.nodes {
+		_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	for _, p := range c.nodes {
+		select {
+		case err := <-p.ended:
+			if err != nil && !p.gone {
+				c.tb.Errorf("node %s ended with %v\n%s", p.name, err, lastLines(p.log, 10))
+			}
+		case <-time.After(15 * time.Second):
+			_ = p.cmd.Process.Kill()
+			c.tb.Errorf("node %s did not end in 15 s\n%s", p.name, lastLines(p.log, 10))
+		}
+	}
+	if c.tb.Failed() {
+		logs, _ := filepath.Glob(filepath.Join(c.dir, "*.log"))
+		for _, l := range logs {
+			c.tb.Logf("--- %s\n%s", filepath.Base(l), lastLines(l, 40))
+		}
+	}
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func lastLines(path string, n int) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(string(bytes.TrimSpace(raw)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,214 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvcluster/kvcluster/cluster/control"
+	"github.com/kvcluster/kvcluster/cluster/member"
+	"github.com/kvcluster/kvcluster/cluster/search"
+	"github.com/kvcluster/kvcluster/indexer"
+	"github.com/kvcluster/kvcluster/router"
+	"github.com/kvcluster/kvcluster/shard/catalog"
+)
+
+// clusterBackend is a member of a cluster as the router sees it: what is local comes
+// from the node, the rest from the others.
+type clusterBackend struct {
+	backend
+	m       *member.Member
+	streams *streams
+}
+
+func newClusterBackend(cfg Config, m *member.Member) *clusterBackend {
+	b := &clusterBackend{backend: backend{node: m.Node(), cfg: cfg}, m: m}
+	b.streams = newStreams(cfg.Name, m, b.backend.Streams)
+	return b
+}
+
+// NewSearcher implements router.Cluster.
+func (b *clusterBackend) NewSearcher() router.Searcher {
+	return clusterSearcher{b.m.Search().NewSearcher()}
+}
+
+type clusterSearcher struct{ *search.Searcher }
+
+// Completeness implements router.Searcher.
+func (s clusterSearcher) Completeness() (router.Completeness, error) {
+	c, err := s.Searcher.Completeness()
+	if err != nil {
+		err = fmt.Errorf("%w: %w", router.ErrUnavailable, err)
+	}
+	return router.Completeness{Partial: c.Partial, Missing: c.Missing, Stale: c.Stale, MapAge: c.MapAge}, err
+}
+
+// DumpSlot implements router.Cluster.
+func (b *clusterBackend) DumpSlot(ctx context.Context, g indexer.GroupID, s indexer.Slot, visit func(indexer.Stretch) error) error {
+	return b.m.Search().DumpSlot(ctx, g, s, visit)
+}
+
+// Ready implements router.Cluster.
+func (b *clusterBackend) Ready() (bool, string) {
+	if ok, reason, _ := b.m.Search().Ready(); !ok {
+		return false, reason
+	}
+	return b.backend.Ready()
+}
+
+// Streams implements router.Cluster.
+func (b *clusterBackend) Streams() []router.StreamStatus { return b.streams.all() }
+
+// PauseStream implements router.Cluster.
+func (b *clusterBackend) PauseStream(ctx context.Context, instance string, rank uint32) error {
+	return b.streams.control(ctx, instance, rank, true)
+}
+
+// ResumeStream implements router.Cluster.
+func (b *clusterBackend) ResumeStream(ctx context.Context, instance string, rank uint32) error {
+	return b.streams.control(ctx, instance, rank, false)
+}
+
+// Register implements router.Cluster.
+func (b *clusterBackend) Register(ctx context.Context, r catalog.Registration) error {
+	return unavailable(b.backend.Register(ctx, r))
+}
+
+// Unregister implements router.Cluster.
+func (b *clusterBackend) Unregister(ctx context.Context, u catalog.Unregistration) error {
+	return unavailable(b.backend.Unregister(ctx, u))
+}
+
+// unavailable marks errors of a log that has no leader or no quorum at the moment.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, catalog.ErrConflict) || errors.Is(err, catalog.ErrNotFound) || errors.Is(err, catalog.ErrInvalid) || errors.Is(err, catalog.ErrExhausted) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", router.ErrUnavailable, err)
+}
+
+// Members implements router.Cluster.
+func (b *clusterBackend) Members() []router.MemberStatus {
+	var out []router.MemberStatus
+	for _, m := range b.m.Control().Members() {
+		x := router.MemberStatus{
+			Name: m.Name, Address: m.Link, HTTP: m.HTTP, Role: string(m.Role), Phase: string(m.Phase), Boot: m.Boot,
+			Alive: m.Standing == control.StandingAlive || m.Standing == control.StandingLeaving || m.Standing == control.StandingJoining,
+			Zone:  m.Zone, Weight: m.Weight, Version: m.Version, Partitions: m.Owned, Ready: m.Ready, Sources: m.Sources,
+		}
+		if m.Standing == control.StandingJoining || m.Standing == control.StandingRefused {
+			x.Phase = string(m.Standing)
+		}
+		if !m.Since.IsZero() {
+			x.Since = time.Since(m.Since)
+		}
+		if m.Role == control.RoleNone {
+			x.Role = "unknown"
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// Shards implements router.Cluster.
+func (b *clusterBackend) Shards() router.ShardsStatus {
+	out := b.backend.Shards()
+	v := b.node.View()
+	for _, j := range v.Jobs {
+		c := router.ChangeStatus{ID: j.ID}
+		for _, m := range j.Moves {
+			c.Moves = append(c.Moves, router.MoveStatus{Partition: m.Partition, To: m.To, Drop: m.Drop})
+			if m.To != "" {
+				p := &out.Partitions[m.Partition]
+				p.Receivers = append(p.Receivers, m.To)
+			}
+		}
+		for name := range j.Waiting {
+			c.Waiting = append(c.Waiting, name)
+		}
+		for _, p := range b.m.Fanout().Progress() {
+			if p.Job == j.ID {
+				c.Done, c.Total, c.Bytes, c.Rate = p.Open, p.Copies, p.Bytes, float64(p.Rate)
+			}
+		}
+		out.Changes = append(out.Changes, c)
+	}
+	return out
+}
+
+// Leave implements router.Cluster.
+func (b *clusterBackend) Leave(ctx context.Context, name string) error {
+	return memberError(b.m.BeginLeave(ctx, name))
+}
+
+// Remove implements router.Cluster.
+func (b *clusterBackend) Remove(ctx context.Context, name string, force bool) error {
+	return memberError(b.m.Control().Remove(ctx, name, force))
+}
+
+func memberError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, control.ErrNotMember):
+		return fmt.Errorf("%w: %w", catalog.ErrNotFound, err)
+	case errors.Is(err, control.ErrAlive), errors.Is(err, member.ErrRefused):
+		return fmt.Errorf("%w: %w", catalog.ErrConflict, err)
+	}
+	return fmt.Errorf("%w: %w", router.ErrUnavailable, err)
+}
+
+// Status implements router.Cluster.
+func (b *clusterBackend) Status() router.NodeStatus {
+	out := b.backend.Status()
+	s := b.m.Search().Stats()
+	out.Search = router.SearchStatus{
+		Local: s.Local, Calls: s.Calls, Served: s.Served, Hedges: s.Hedges, HedgesWon: s.HedgesWon, Replans: s.Replans, Failed: s.Failed,
+		ServedFailed: s.ServedFailed, Partial: s.Partial, Unreadable: s.Unreadable, Stale: s.Stale, Refused: s.Refused, LeaseFailed: s.LeaseFailed, HedgeDelay: s.HedgeDelay,
+	}
+	v := b.node.View()
+	c := router.ClusterStatus{
+		ID: v.Cluster.ClusterID, MapIndex: v.Index, LeaseHeld: s.LeaseHeld, MapAge: s.MapAge, Members: len(v.Members),
+		Replicas: min(v.Cluster.Replicas, len(v.Members)), Changes: len(v.Jobs), LogLag: b.m.LogLag(),
+	}
+	for _, m := range b.m.Control().Members() {
+		if m.Role == control.RoleLeader {
+			c.Leader = m.Name
+		}
+		if m.Standing == control.StandingAlive || m.Standing == control.StandingLeaving {
+			c.Alive++
+		}
+	}
+	most, total := 0, 0
+	owned := map[string]int{}
+	for p, owners := range v.Owners {
+		ready := 0
+		for _, o := range owners {
+			owned[o.Name]++
+			most = max(most, owned[o.Name])
+			total++
+			if v.Ready(uint32(p), o.Name) {
+				ready++
+			}
+		}
+		if ready < c.Replicas {
+			c.Unready++
+		}
+		if ready == 0 {
+			c.Unowned++
+		}
+	}
+	if total > 0 {
+		c.Balance = float64(most) * float64(len(v.Members)) / float64(total)
+	}
+	for _, st := range b.streams.recent() {
+		if st.Degraded != "" {
+			c.DegradedSlots++
+		}
+	}
+	c.ID = cmp.Or(c.ID, "-")
+	out.Cluster = c
+	return out
+}

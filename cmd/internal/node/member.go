@@ -1,0 +1,206 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/kvcluster/kvcluster/cluster/disk"
+	"github.com/kvcluster/kvcluster/cluster/gossip"
+	"github.com/kvcluster/kvcluster/cluster/member"
+	"github.com/kvcluster/kvcluster/cluster/raftlog"
+	"github.com/kvcluster/kvcluster/cluster/search"
+	"github.com/kvcluster/kvcluster/cluster/state"
+	"github.com/kvcluster/kvcluster/indexer"
+	"github.com/kvcluster/kvcluster/router"
+	"github.com/kvcluster/kvcluster/transport"
+)
+
+// raftConnections to each server are kept, and raftTimeout bounds one message of raft.
+const (
+	raftConnections = 3
+	raftTimeout     = 10 * time.Second
+)
+
+// joinTimeout bounds the first contact with a cluster.
+const joinTimeout = 30 * time.Second
+
+// leaveTimeout bounds the farewell in gossip, which saves the others the detection.
+const leaveTimeout = time.Second
+
+// runMember runs a member of a cluster: what it has on disk and on the wire is opened
+// here, the rest is package member's.
+func runMember(ctx context.Context, cfg Config, sockets transport.Network, links transport.MeshNetwork, logger *slog.Logger) (err error) {
+	c := cfg.Cluster
+	folder, err := disk.Open(c.Data, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	if err := folder.SetName(cfg.Name); err != nil {
+		return err
+	}
+	stores, err := folder.Stores()
+	if err != nil {
+		return err
+	}
+	at, err := chooseAddresses(c)
+	if err != nil {
+		return err
+	}
+	if err := at.save(c.Data); err != nil {
+		return err
+	}
+	self := state.Member{
+		Name: cfg.Name, ServerID: folder.Identity().ServerID, Raft: at.Raft, Link: "tcp://" + at.Link, HTTP: cfg.Router.Address,
+		Zone: c.Zone, Weight: c.Weight, Version: cfg.Version, Boot: newBoot(),
+	}
+	raftAt, err := net.ResolveTCPAddr("tcp", at.Raft)
+	if err != nil {
+		return fmt.Errorf("--raft: %w", err)
+	}
+	raftNet, err := raft.NewTCPTransportWithLogger(at.Raft, raftAt, raftConnections, raftTimeout, raftlog.HCLog(logger))
+	if err != nil {
+		return fmt.Errorf("--raft: cannot listen on %s: %w", at.Raft, err)
+	}
+	defer func() { err = errors.Join(err, raftNet.Close()) }()
+
+	identity := folder.Identity()
+	g, err := gossip.New(gossip.Config{
+		Meta: gossip.Meta{
+			Name: self.Name, ServerID: self.ServerID, ClusterID: identity.ClusterID, Boot: self.Boot, Raft: self.Raft, HTTP: self.HTTP,
+			Zone: self.Zone, Weight: self.Weight, Version: self.Version, Protocol: member.Protocol, HasData: folder.HasData(),
+		},
+		Bind: at.Gossip, Advertise: at.Gossip, Label: c.Label, Key: c.Key, Seeds: append(append([]string(nil), c.Seeds...), folder.Peers()...),
+		Probe: c.Probe, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	if err := g.Start(); err != nil {
+		return err
+	}
+	gossiping, stopGossip := context.WithCancel(context.WithoutCancel(ctx))
+	gossipEnded := make(chan error, 1)
+	go func() { gossipEnded <- g.Run(gossiping) }()
+	defer func() {
+		_ = g.Leave(leaveTimeout) // a courtesy: without it the others find out by themselves
+		stopGossip()
+		if gerr := <-gossipEnded; gerr != nil && !errors.Is(gerr, context.Canceled) {
+			err = errors.Join(err, gerr)
+		}
+	}()
+	go func() { _ = folder.Run(gossiping) }() // ends with the gossip
+
+	id, found, err := findCluster(ctx, c, folder, g, logger)
+	if err != nil {
+		return err
+	}
+	go rememberPeers(gossiping, folder, g)
+
+	staleReads := search.StaleMark
+	if c.RefuseStale {
+		staleReads = search.StaleRefuse
+	}
+	m, err := member.New(member.Config{
+		Self: self, ClusterID: id, Found: found, Partitions: cfg.Partitions, Replicas: c.Replicas,
+		Ingest: cfg.Ingest, StaleReads: staleReads, TServe: c.TServe, LinkTimeout: c.LinkTimeout, Heartbeat: c.Heartbeat, Grace: c.Grace, Logger: logger,
+	}, member.Deps{
+		Links: links, Network: sockets, Raft: raftNet, Stores: stores, Gossip: g, LowSpace: folder.LowSpace,
+		OpenIndex: func(onFault indexer.FaultHandler) (indexer.Index, error) { return openIndex(cfg, logger, onFault) },
+	})
+	if err != nil {
+		return err
+	}
+	return m.Run(ctx, func(ctx context.Context) error {
+		b := newClusterBackend(cfg, m)
+		for _, r := range cfg.Workers {
+			if err := b.Register(ctx, r); err != nil {
+				return fmt.Errorf("register worker %s rank %d: %w", r.Instance, r.Rank, err)
+			}
+		}
+		routerCfg, onListen := cfg.Router, cfg.Router.OnListen
+		routerCfg.OnListen = func(a net.Addr) {
+			if err := m.SetHTTP(a.String()); err != nil {
+				logger.Warn("other nodes do not know where this one serves", "error", err)
+			}
+			if onListen != nil {
+				onListen(a)
+			}
+		}
+		return router.New(routerCfg, b, logger).Run(ctx)
+	})
+}
+
+// findCluster returns the cluster that this node belongs to, and whether it is to found
+// it. A node that was told to join waits for that; one that comes back does not.
+func findCluster(ctx context.Context, c *ClusterConfig, folder *disk.Folder, g *gossip.Gossip, logger *slog.Logger) (id string, found bool, err error) {
+	id = folder.Identity().ClusterID
+	jctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	switch {
+	case id != "" && folder.HasData():
+		if len(c.Seeds) > 0 {
+			if err := g.Join(jctx, c.Seeds); err != nil {
+				if !errors.Is(err, gossip.ErrNobody) && !errors.Is(err, gossip.ErrUnresolved) {
+					return "", false, err
+				}
+				logger.Warn("the seed does not answer; going on with what this node knows, and trying again", "error", err)
+			}
+		}
+		return id, false, nil
+	case len(c.Seeds) == 0:
+		if id == "" {
+			id = rand.Text()
+		}
+		return id, true, folder.SetClusterID(id)
+	}
+	logger.Info("joining", "seeds", c.Seeds)
+	if err := g.Join(jctx, c.Seeds); err != nil {
+		return "", false, err
+	}
+	for _, p := range g.Peers() {
+		if p.Alive && p.ClusterID != "" && p.ServerID != folder.Identity().ServerID {
+			id = p.ClusterID
+		}
+	}
+	if id == "" {
+		return "", false, fmt.Errorf("nobody at %v belongs to a cluster yet: start one node with `kvcluster serve --data DIR`, then join it", c.Seeds)
+	}
+	return id, false, folder.SetClusterID(id)
+}
+
+// rememberPeers keeps the addresses of living nodes on disk, so that this one finds them
+// after a restart without a seed.
+func rememberPeers(ctx context.Context, folder *disk.Folder, g *gossip.Gossip) {
+	changed := g.Watch()
+	for {
+		var addrs []string
+		for _, p := range g.Peers() {
+			if p.Alive && p.ServerID != folder.Identity().ServerID {
+				addrs = append(addrs, p.Address)
+			}
+		}
+		if len(addrs) > 0 {
+			_ = folder.SavePeers(addrs) // a hint; a disk that is full is reported by its watcher
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func newBoot() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // crypto/rand.Read never fails (it aborts the process)
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}
