@@ -20,14 +20,15 @@ var randomRuns = flag.Int("search.runs", 12, "random schedules of faults")
 // storm is a rig in which things go wrong at random, and a judge of every answer.
 type storm struct {
 	*rig
-	rng    *rand.Rand
-	boot   uint64
-	births map[string]time.Time
-	gone   map[string]gone
-	names  int
-	down   map[string]bool
-	former map[closedOwner]time.Time // owners that may not know that they are none
-	counts struct{ current, partial, stale, holders int }
+	rng     *rand.Rand
+	boot    uint64
+	births  map[string]time.Time
+	gone    map[string]gone
+	names   int
+	down    map[string]bool
+	unknown map[string]time.Time      // restarted nodes of which the log hears only then
+	former  map[closedOwner]time.Time // owners that may not know that they are none
+	counts  struct{ current, partial, stale, holders int }
 }
 
 type gone struct {
@@ -95,7 +96,7 @@ func newStorm(t testing.TB, seed uint64, m mutant) *storm {
 	s := &storm{
 		rig: newRigBroken(t, nil, m, []string{"a", "b", "c", "d"}, owners...),
 		rng: rand.New(rand.NewPCG(seed, 9)), boot: 100,
-		births: map[string]time.Time{}, gone: map[string]gone{}, down: map[string]bool{}, former: map[closedOwner]time.Time{},
+		births: map[string]time.Time{}, gone: map[string]gone{}, down: map[string]bool{}, unknown: map[string]time.Time{}, former: map[closedOwner]time.Time{},
 	}
 	for range 4 {
 		s.add()
@@ -168,6 +169,12 @@ func (s *storm) step() {
 		s.refill(node)
 	case 15:
 		s.layout()
+	}
+	for name, at := range s.unknown {
+		if time.Now().After(at) {
+			delete(s.unknown, name)
+			s.introduce(name, s.nodes[name].boot)
+		}
 	}
 	s.purge()
 }
@@ -315,7 +322,7 @@ func (s *storm) crash(name string) {
 		s.start(name, boot)
 	} else {
 		s.start(name, boot)
-		time.AfterFunc(time.Duration(s.rng.IntN(3000))*time.Millisecond, func() { s.introduce(name, boot) })
+		s.unknown[name] = time.Now().Add(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
 	}
 }
 
