@@ -315,13 +315,82 @@ func TestWhoMayFound(t *testing.T) {
 		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("beside a node with data: %v", err)
 		}
-		f.Join = true
+		w.settle() // n1 has joined
+		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) {
+			t.Errorf("a member founds: %v", err)
+		}
+	})
+	inWorld(t, func(w *world) {
+		n := w.add("n0")
+		f := Founding{First: n.member(), Partitions: parts, Replicas: 2, Join: true}
 		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) {
 			t.Errorf("told to join: %v", err)
 		}
-		f.Join, f.HasData = false, true
+		f.Join = false
+		id, err := Found(w.ctx, n.p().log, &testGossip{n}, f)
+		if err != nil || id == "" || n.p().log.View().Cluster.ClusterID != id {
+			t.Errorf("founded %q: %v", id, err)
+		}
+		w.settle()
+	})
+}
+
+// A process that dies between raft's bootstrap and the first entry leaves a folder with
+// data and no cluster: the founding is completed by the next one.
+func TestFoundingCutShort(t *testing.T) {
+	inWorld(t, func(w *world) {
+		n := w.add("n0")
+		if err := n.p().log.Found(w.ctx, "n0"); err != nil { // no entries
+			t.Fatal(err)
+		}
+		w.kill("n0")
+		n.start()
+		f := Founding{First: n.member(), Partitions: parts, Replicas: 2}
+		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		w.kill("n0")
+		n.start()
+		f.First = n.member()
 		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, raftlog.ErrFounded) {
-			t.Errorf("with data: %v", err)
+			t.Errorf("founded twice: %v", err)
+		}
+		w.settle()
+	})
+}
+
+// All processes end and come back: nobody loses partitions or sources for not having
+// been met yet.
+func TestWholeClusterRestarts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(5)
+		for i := range 10 {
+			w.register("n0", 1000+i)
+		}
+		w.settle()
+		before := w.leader().p().log.View()
+		for name := range w.all() {
+			w.kill(name)
+		}
+		time.Sleep(time.Hour)
+		for _, n := range w.all() {
+			n.start()
+			time.Sleep(700 * time.Millisecond)
+		}
+		w.settle()
+		after := w.leader().p().log.View()
+		for id, a := range after.Assignments {
+			if was := before.Assignments[id]; was.Node != a.Node || was.Tenure >= a.Tenure {
+				t.Errorf("source %d was read as %+v and is as %+v", id, was, a)
+			}
+		}
+		for part, owners := range after.Owners {
+			for i, o := range owners {
+				if before.Owners[part][i].Name != o.Name {
+					t.Errorf("partition %d moved from %v to %v", part, before.Owners[part], owners)
+				}
+			}
 		}
 	})
 }

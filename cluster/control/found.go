@@ -19,8 +19,6 @@ type Founding struct {
 	Replicas   int
 	// Join: this node was told to join a cluster. It never founds one.
 	Join bool
-	// HasData: its data folder has been used.
-	HasData bool
 }
 
 // Found begins a cluster of one: this node votes, is a member and owns every partition.
@@ -29,11 +27,8 @@ type Founding struct {
 // with raftlog.ErrFounded on a data folder that belongs to a cluster; a founding that
 // was cut short is completed.
 func Found(ctx context.Context, log *raftlog.Log, gossip Gossip, f Founding) (string, error) {
-	switch {
-	case f.Join:
+	if f.Join {
 		return "", fmt.Errorf("%w: this node was told to join one", ErrMayNotFound)
-	case f.HasData:
-		return "", raftlog.ErrFounded
 	}
 	for _, p := range gossip.Peers() {
 		if p.Name != f.First.Name && p.HasData {

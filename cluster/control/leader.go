@@ -34,6 +34,8 @@ type leading struct {
 	orphans     map[raft.ServerID]time.Time
 	planned     *planInput // nothing was to do with it
 	rebalanced  time.Time
+	weights     []float64
+	weighed     time.Time
 	planAgain   time.Time // not before
 	introducing map[string]introduction
 }
@@ -232,6 +234,8 @@ func (p *planInput) equal(o *planInput) bool {
 }
 
 const (
+	// weighEvery is how often measured weights may change the plan.
+	weighEvery = 10 * time.Second
 	// rebalanceEvery and rebalanceBatch pace the sources that change their reader for
 	// balance: 2,000 sources of one node go to seven others in four minutes.
 	rebalanceEvery, rebalanceBatch = 2 * time.Second, 16
@@ -241,9 +245,12 @@ const (
 // again before something changes.
 func (c *Control) plan(ctx context.Context, health map[string]plan.Health) error {
 	now := time.Now()
+	if now.Sub(c.leader.weighed) >= weighEvery {
+		c.leader.weighed, c.leader.weights = now, c.deps.Weights()
+	}
 	in := &planInput{
 		index: c.View().Index, health: health, hold: now.Sub(c.leader.arrival) < c.cfg.Settle,
-		rebalance: now.Sub(c.leader.rebalanced) >= rebalanceEvery, weights: c.deps.Weights(),
+		rebalance: now.Sub(c.leader.rebalanced) >= rebalanceEvery, weights: c.leader.weights,
 	}
 	if now.Before(c.leader.planAgain) || c.leader.planned.equal(in) {
 		return nil
