@@ -53,6 +53,7 @@ type Config struct {
 type mutant struct {
 	leaseFirst bool // check the lease before the trees are read
 	unreadable bool // do not ask which slots are not readable
+	lateMark   bool // take the mark for that after the trees were read
 	anyOwner   bool // answer for partitions that the log does not call ready here
 	otherBoot  bool // answer for what a former process of this node was ready for
 	oldView    bool // do not catch up with the answer's map index

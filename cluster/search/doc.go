@@ -10,9 +10,10 @@
 // A question is about one (group, partition). It is answered by the trees of this node
 // when that is a ready owner, else by one call to another. Both ends do the same:
 //
+//	mark           of what is readable here
 //	view before    an owner that the log calls ready, under this process's boot id? (Q4)
 //	the trees
-//	unreadable     live slots whose copy is not open and current here             (Q5)
+//	unreadable     live slots whose copy was not open and current since the mark  (Q5)
 //	view after     still a ready owner?
 //	lease          is the log that this was judged by recent?                     (Q3)
 //

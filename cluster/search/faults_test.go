@@ -26,6 +26,7 @@ var scenarios = map[string]scenario{
 	"asker never catches up":       askerStuck,
 	"unreadable at one owner":      unreadableAtOne,
 	"unreadable at all owners":     unreadableAtAll,
+	"filled while it is read":      filledMeanwhile,
 	"owner restarted":              ownerRestarted,
 	"restart not yet known":        restartUnknown,
 	"partition moved":              partitionMoved,
@@ -49,6 +50,7 @@ func TestMutants(t *testing.T) {
 		{"lease checked before the tree is read", "paused between lease and end", mutant{leaseFirst: true}},
 		{"unreadable ignored", "unreadable at one owner", mutant{unreadable: true}},
 		{"unreadable ignored, all owners", "unreadable at all owners", mutant{unreadable: true}},
+		{"copies looked at after the tree only", "filled while it is read", mutant{lateMark: true}},
 		{"not-ready owner answers", "owner restarted", mutant{anyOwner: true}},
 		{"former owner answers", "partition moved", mutant{anyOwner: true}},
 		{"former boot id trusted", "restart not yet known", mutant{otherBoot: true}},
@@ -221,6 +223,29 @@ func unreadableAtOne(t *testing.T, m mutant) *rig {
 				r.fail("%s: %+v %v", node, c, err)
 			}
 		}
+	}
+	return r
+}
+
+// A copy that is opened between the reading of the tree and the look at the copies was not
+// open when it was read.
+func filledMeanwhile(t *testing.T, m mutant) *rig {
+	r := three(t, nil, m)
+	g, slot := r.slot("0")
+	n := 1
+	for _, node := range []string{"a", "c"} {
+		if err := r.nodes["a"].index.Purge(t.Context(), g, slot); err != nil {
+			t.Fatal(err)
+		}
+		r.close(true, "0", n, "a")
+		r.nodes["a"].index.pause.Store(int64(10 * time.Millisecond))
+		time.AfterFunc(5*time.Millisecond, func() {
+			r.nodes["a"].write(g, r.partition(g, n), slot, n, testBlocks)
+			r.close(false, "0", n, "a")
+		})
+		r.check(node, n, r.query(node, n))
+		time.Sleep(time.Second)
+		r.nodes["a"].index.pause.Store(0)
 	}
 	return r
 }

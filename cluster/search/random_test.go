@@ -251,9 +251,7 @@ func (s *storm) toggle(instance string, p indexer.PartitionID, name string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if delete(node.closed, k); !closed {
-		node.closed[k] = true
-	}
+	node.toggle(k, !closed)
 }
 
 // remove unregisters an instance.

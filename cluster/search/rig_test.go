@@ -71,6 +71,8 @@ type rigNode struct {
 	cut     bool // from the leader
 	dead    map[string]bool
 	closed  map[closedKey]bool
+	version uint64 // counts what opens and closes
+	changed map[closedKey]uint64
 	served  atomic.Int64
 	purged  map[catalog.Retired]bool
 }
@@ -145,7 +147,7 @@ func (r *rig) move(p uint32, to, drop string) {
 func (r *rig) start(name string, boot uint64) *rigNode {
 	n := &rigNode{
 		r: r, name: name, boot: boot, index: &pausingIndex{Index: reference.New(reference.Config{})},
-		dead: map[string]bool{}, closed: map[closedKey]bool{}, purged: map[catalog.Retired]bool{},
+		dead: map[string]bool{}, closed: map[closedKey]bool{}, changed: map[closedKey]uint64{}, purged: map[catalog.Retired]bool{},
 	}
 	n.view.Store(r.state.View())
 	quiet := slog.New(slog.DiscardHandler)
@@ -287,18 +289,19 @@ func (n *rigNode) waitApplied(ctx context.Context, index uint64) error {
 }
 
 // Mark implements Owner.
-func (n *rigNode) Mark() uint64 { return 0 }
+func (n *rigNode) Mark() uint64 {
+	n.r.mu.Lock()
+	defer n.r.mu.Unlock()
+	return n.version
+}
 
 // Unreadable implements Owner.
-func (n *rigNode) Unreadable(dst []indexer.Slot, _ uint64, _ indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
+func (n *rigNode) Unreadable(dst []indexer.Slot, since uint64, _ indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
 	n.r.mu.Lock()
-	closed := maps.Clone(n.closed)
+	closed, changed := maps.Clone(n.closed), maps.Clone(n.changed)
 	n.r.mu.Unlock()
-	if len(closed) == 0 {
-		return dst
-	}
 	for slot := range lives {
-		if closed[closedKey{p, slot}] {
+		if k := (closedKey{p, slot}); closed[k] || changed[k] > since {
 			dst = append(dst, slot)
 		}
 	}
@@ -333,9 +336,16 @@ func (r *rig) close(on bool, instance string, path int, names ...string) {
 	defer r.mu.Unlock()
 	for _, name := range names {
 		k := closedKey{r.partition(g, path), slot}
-		if delete(r.nodes[name].closed, k); on {
-			r.nodes[name].closed[k] = true
-		}
+		r.nodes[name].toggle(k, on)
+	}
+}
+
+// toggle closes or opens a copy, with rig.mu held.
+func (n *rigNode) toggle(k closedKey, closed bool) {
+	n.version++
+	n.changed[k] = n.version
+	if delete(n.closed, k); closed {
+		n.closed[k] = true
 	}
 }
 

@@ -146,6 +146,9 @@ func (s *Search) read(r indexer.Reader, scratch *scratch, q *question, a *answer
 			a.prefixes = append(a.prefixes, p)
 		}
 	}
+	if s.cfg.broken.lateMark {
+		mark = s.deps.Owner.Mark()
+	}
 	if !s.cfg.broken.unreadable {
 		scratch.plan, scratch.group = before, q.query.Group
 		a.unreadable = s.deps.Owner.Unreadable(a.unreadable, mark, q.query.Group, q.query.Partition, scratch.lives)
