@@ -17,16 +17,18 @@ import (
 //	word 5   sequence
 //	then the operations, each one head word and its body:
 //
-//	head     kind (8) | tier (8) | parent kind (8) | 0 (8) | n (32)
-//	store    run (32) | start (32)
+//	head     kind (8) | tier (8) | parent kind (8) | mark (8) | n (32)
+//	store    run (32) | start (16) | tag (16)
 //	         parent word: anchor, or parent run (32) | parent position (32)
 //	         n local hashes, then n engine hashes
+//	         with a note: its two words
 //	claim    n ranges
 //	drop     n ranges
 //	clear    n = 0
 //
 // A store with start > 0 extends its run at its end; its parent is position
-// start-1 of the run itself and the parent word is 0.
+// start-1 of the run itself and the parent word is 0. The store that begins a run may
+// mark it (mark 1: a tag; 3: a tag and a note); without a mark the tag is 0.
 type Frame []uint64
 
 const (
@@ -35,7 +37,19 @@ const (
 	FrameVersion = 1
 	// MaxFrameWords bounds a frame from outside: 64 MiB.
 	MaxFrameWords = 8 << 20
+
+	markTag   = 1 // in the mark byte of a store
+	markNote  = 2
+	noteWords = 2
 )
+
+// Mark is what whoever names a run wants back with its dump. It is opaque to an index,
+// which keeps it with the run and looks at nothing of it.
+type Mark struct {
+	Set  bool
+	Tag  uint16
+	Note [2]uint64 // zero = none, which costs nothing
+}
 
 // ErrFrame is wrapped by every error about a frame that breaks the format.
 var ErrFrame = errors.New("malformed frame")
@@ -55,12 +69,27 @@ const (
 type Op struct {
 	Kind    OpKind
 	Tier    Tier // AllTiers only in OpClear
+	tag     uint16
 	Run     Run
 	Start   uint32 // store: first position; 0 = new run
+	marked  bool
 	Parent  Parent // store with Start == 0
 	Locals  []uint64
 	Engines []uint64
 	ranges  []uint64
+	note    *[2]uint64
+}
+
+// Marked reports whether a store marks its run.
+func (o *Op) Marked() bool { return o.marked }
+
+// Mark returns the mark of a store.
+func (o *Op) Mark() Mark {
+	m := Mark{Set: o.marked, Tag: o.tag}
+	if o.note != nil {
+		m.Note = *o.note
+	}
+	return m
 }
 
 // NumRanges returns the number of ranges of a claim or drop.
@@ -106,12 +135,20 @@ func (f Frame) Next(off int, op *Op) int {
 	off++
 	switch op.Kind {
 	case OpStore:
-		op.Run, op.Start = Run(f[off]), uint32(f[off]>>32)
+		w := f[off]
+		op.Run, op.Start = Run(w), uint32(uint16(w>>32))
 		op.Parent = unpackParent(ParentKind(head>>16), f[off+1])
 		off += 2
 		op.Locals = f[off : off+n : off+n]
 		op.Engines = f[off+n : off+2*n : off+2*n]
 		off += 2 * n
+		if mark := head >> 24 & 0xff; mark != 0 {
+			op.marked, op.tag = true, uint16(w>>48)
+			if mark&markNote != 0 {
+				op.note = (*[2]uint64)(f[off:])
+				off += noteWords
+			}
+		}
 	case OpClaim, OpDrop:
 		op.ranges = f[off : off+n : off+n]
 		off += n
@@ -158,8 +195,8 @@ func (f Frame) validateOp(off int) (next int, err error) {
 	if tier >= NumTiers && !(kind == OpClear && tier == AllTiers) {
 		return 0, fmt.Errorf("tier %d", tier)
 	}
-	parent := ParentKind(head >> 16)
-	if head>>24&0xff != 0 || kind != OpStore && parent != 0 {
+	parent, mark := ParentKind(head>>16), head>>24&0xff
+	if mark > markTag|markNote || mark == markNote || kind != OpStore && (parent != 0 || mark != 0) {
 		return 0, fmt.Errorf("head %#x", head)
 	}
 	off++
@@ -169,17 +206,30 @@ func (f Frame) validateOp(off int) (next int, err error) {
 		if n == 0 || left < 2 || n > (left-2)/2 {
 			return 0, fmt.Errorf("store of %d blocks in %d words", n, left)
 		}
-		start := int(f[off] >> 32)
+		start := int(uint16(f[off] >> 32))
+		if tag := f[off] >> 48; tag != 0 && mark == 0 {
+			return 0, fmt.Errorf("tag %d without a mark", tag)
+		}
 		if start+n > MaxRunLength {
 			return 0, fmt.Errorf("store reaches position %d", start+n)
 		}
 		if parent > ParentName {
 			return 0, fmt.Errorf("parent kind %d", parent)
 		}
-		if start > 0 && (parent != 0 || f[off+1] != 0) {
-			return 0, fmt.Errorf("extension with a parent")
+		if start > 0 && (parent != 0 || f[off+1] != 0 || mark != 0) {
+			return 0, fmt.Errorf("extension with a parent or a mark")
 		}
-		return off + 2 + 2*n, nil
+		end := off + 2 + 2*n
+		if mark&markNote != 0 {
+			if len(f)-end < noteWords {
+				return 0, fmt.Errorf("note beyond the end")
+			}
+			if f[end]|f[end+1] == 0 {
+				return 0, fmt.Errorf("empty note")
+			}
+			end += noteWords
+		}
+		return end, nil
 	case OpClaim, OpDrop:
 		if n == 0 || n > left {
 			return 0, fmt.Errorf("%d ranges in %d words", n, left)
@@ -205,6 +255,7 @@ type FrameBuilder struct {
 	words []uint64
 	ops   int
 	open  int // offset of the head word of an open claim or drop, 0 = none
+	store int // offset of the head word of the latest store
 }
 
 // Reset starts a new frame.
@@ -238,11 +289,26 @@ func (b *FrameBuilder) Store(tier Tier, run Run, start uint32, parent Parent, n 
 		pk, pw = ParentRoot, 0
 	}
 	at := len(b.words)
+	b.store = at
 	b.grow(3 + 2*n)
 	b.words[at] = uint64(OpStore) | uint64(tier)<<8 | uint64(pk)<<16 | uint64(n)<<32
 	b.words[at+1] = uint64(run) | uint64(start)<<32
 	b.words[at+2] = pw
 	return b.words[at+3 : at+3+n : at+3+n], b.words[at+3+n : at+3+2*n : at+3+2*n]
+}
+
+// Mark marks the run that the latest Store began. It comes right after it, when the
+// columns have been filled.
+func (b *FrameBuilder) Mark(m Mark) {
+	if !m.Set {
+		return
+	}
+	b.words[b.store] |= markTag << 24
+	b.words[b.store+1] |= uint64(m.Tag) << 48
+	if m.Note != [2]uint64{} {
+		b.words[b.store] |= markNote << 24
+		b.words = append(b.words, m.Note[0], m.Note[1])
+	}
 }
 
 // Drop appends a range to the drop of tier that is being built, or begins one.

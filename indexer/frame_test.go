@@ -208,6 +208,12 @@ func TestFrameRefusals(t *testing.T) {
 	}
 	set := func(v uint64) func(uint64) uint64 { return func(uint64) uint64 { return v } }
 	or := func(v uint64) func(uint64) uint64 { return func(w uint64) uint64 { return w | v } }
+	marked := func() Frame {
+		return build(func(b *FrameBuilder) {
+			b.Store(Device, 1, 0, Parent{}, 2)
+			b.Mark(Mark{Set: true, Tag: 7, Note: [2]uint64{8, 9}})
+		})
+	}
 	drop := build(func(b *FrameBuilder) { b.Drop(Host, MakeRange(1, 5, 3)) })
 	for name, f := range map[string]Frame{
 		"nothing":                  nil,
@@ -221,7 +227,13 @@ func TestFrameRefusals(t *testing.T) {
 		"unknown tier":             edit(store(2), 6, or(4<<8)),
 		"all tiers in a store":     edit(store(2), 6, or(0xff<<8)),
 		"unknown parent kind":      edit(store(2), 6, or(2<<16)),
-		"reserved bits":            edit(store(2), 6, or(1<<24)),
+		"reserved bits":            edit(store(2), 6, or(5<<24)),
+		"note without a mark":      edit(store(2), 6, or(2<<24)),
+		"note beyond the end":      edit(store(2), 6, or(3<<24)),
+		"tag without a mark":       edit(store(2), 7, or(1<<48)),
+		"empty note":               edit(edit(marked(), 13, set(0)), 14, set(0)),
+		"marked extension":         edit(edit(marked(), 7, set(1|5<<32)), 8, set(0)),
+		"marked drop":              edit(slices.Clone(drop), 6, or(1<<24)),
 		"store of nothing":         edit(store(2), 6, func(w uint64) uint64 { return uint64(uint32(w)) }),
 		"store of too much":        edit(store(2), 6, func(w uint64) uint64 { return w + 1<<32 }),
 		"store of very much":       edit(store(2), 6, or(0xffffffff<<32)),
@@ -241,6 +253,7 @@ func TestFrameRefusals(t *testing.T) {
 		}
 	}
 	for name, f := range map[string]Frame{
+		"mark":          marked(),
 		"store":         store(2),
 		"longest store": store(MaxRunLength),
 		"extension to the end of a run": build(func(b *FrameBuilder) {

@@ -164,6 +164,7 @@ type Stretch struct {
 	}
 	Locals  []uint64
 	Engines []uint64
+	Mark    Mark // of the run
 }
 
 // Stats counts what an index holds and has done.

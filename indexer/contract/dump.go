@@ -16,6 +16,7 @@ func dumpTests() []test {
 		on("one run", dumpRun),
 		on("names, not positions", dumpNames),
 		on("two engines disagree on hashes", dumpEngines),
+		on("marks", dumpMarks),
 		on("nothing", dumpNothing),
 		{"round trip", dumpRoundTrip},
 		{"round trip below a hole that nobody holds", dumpBelowHole},
@@ -172,6 +173,61 @@ func dumpEngines(b *bench) {
 				b.Errorf("slot %d position %d: engine hash %#x, want %#x", s, n.pos, n.engine, want)
 			}
 		}
+	}
+}
+
+// dumpMarks: a run's mark comes back with each of its stretches, as long as it lives.
+func dumpMarks(b *bench) {
+	marks := map[indexer.Run]indexer.Mark{
+		1: {Set: true, Tag: 0xffff}, 2: {Set: true}, 3: {Set: true, Tag: 5, Note: [2]uint64{0, 9}}, 40: {Set: true, Note: [2]uint64{7, 8}},
+	}
+	check := func(what string, want int) {
+		b.Helper()
+		got, err := dump(b.x, slot(1))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(got) != want {
+			b.Errorf("%s: %d stretches, want %d", what, len(got), want)
+		}
+		for _, s := range got {
+			if s.Mark != marks[s.Run] {
+				b.Errorf("%s: mark of run %d at %d is %+v, want %+v", what, s.Run, s.Start, s.Mark, marks[s.Run])
+			}
+		}
+	}
+	for _, r := range []indexer.Run{0, 1, 2, 3, 40} {
+		b.do(slot(1), func(o ops) {
+			o.store(r, root(), seq(1, 4+int(r))...)
+			o.Mark(marks[r])
+		})
+	}
+	check("stored", 5)
+	b.do(slot(1), func(o ops) {
+		for r := range marks {
+			o.drop(r, 1, 1)
+		}
+		o.extend(3, 7, 100, 101) // an extension changes no mark
+		o.claim(host, 40, 2, 2)
+	})
+	check("with holes", 10)
+	b.do(slot(1), func(o ops) { // runs that begin again begin without
+		o.drop(3, 0, 1)
+		o.drop(3, 2, 7)
+		o.store(3, root(), 1, 2)
+		o.Clear(host)
+	})
+	marks[3] = indexer.Mark{}
+	check("begun again", 8)
+	b.do(slot(1), func(o ops) {
+		o.Clear(indexer.AllTiers)
+		o.store(40, root(), 1, 2)
+		o.Mark(indexer.Mark{Set: true, Tag: 9})
+	})
+	marks[40] = indexer.Mark{Set: true, Tag: 9}
+	check("cleared", 1)
+	if n := b.faults(); n != 0 {
+		b.Errorf("%d faults", n)
 	}
 }
 

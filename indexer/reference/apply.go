@@ -17,6 +17,7 @@ type copyState struct {
 // run is the positions that one run number names.
 type run struct {
 	anchor       uint64
+	mark         indexer.Mark
 	parent       *node // the root or the position above nodes[0]
 	parentEngine uint64
 	nodes        []*node
@@ -120,7 +121,7 @@ func (x *Index) store(c *copyState, op *indexer.Op) error {
 		if r != nil {
 			return fmt.Errorf("store of run %d, which has %d live names: %w", op.Run, r.live, indexer.ErrUnknownName)
 		}
-		r = &run{}
+		r = &run{mark: op.Mark()}
 		switch p := op.Parent; p.Kind {
 		case indexer.ParentRoot:
 			r.anchor = p.Anchor

@@ -52,7 +52,7 @@ func (x *Index) stretches(k copyKey) ([]indexer.Stretch, error) {
 				st := indexer.Stretch{
 					Run: number, Start: uint32(from), Tiers: r.tiers[from], Anchor: r.anchor,
 					Path: path[: above+from : above+from], Locals: path[above+from : above+to : above+to],
-					Engines: engines[from:to:to],
+					Engines: engines[from:to:to], Mark: r.mark,
 				}
 				switch {
 				case above+from == 0:

@@ -26,7 +26,7 @@ func (l *Lane) Dump(g indexer.GroupID, p indexer.PartitionID, s indexer.Slot) []
 			d.named[q.chain()] = append(d.named[q.chain()], q)
 		}
 	})
-	l.eachRun(c, func(run uint32, p *piece) { l.dumpRun(&d, run, l.pieces(p)) })
+	l.eachRun(c, func(run uint32, p *piece) { l.dumpRun(&d, run, l.getMark(c, run), l.pieces(p)) })
 	return d.stretches
 }
 
@@ -46,7 +46,7 @@ func (l *Lane) eachRun(c *copyRecord, f func(run uint32, p *piece)) {
 
 // dumpRun adds the stretches of one run. The path of its last name has the paths of
 // all the others in it.
-func (l *Lane) dumpRun(d *dump, run uint32, pieces []piece) {
+func (l *Lane) dumpRun(d *dump, run uint32, mark indexer.Mark, pieces []piece) {
 	last := pieces[len(pieces)-1]
 	path, anchor := l.pathTo(place{last.chain(), last.off() + last.n()})
 	above := uint32(len(path)) - last.end()
@@ -63,7 +63,7 @@ func (l *Lane) dumpRun(d *dump, run uint32, pieces []piece) {
 		}
 		st := indexer.Stretch{
 			Run: indexer.Run(run), Start: p.pos(), Tiers: p.tiers(), Anchor: anchor,
-			Path: path[:from:from], Locals: path[from:to:to], Engines: engines,
+			Path: path[:from:from], Locals: path[from:to:to], Engines: engines, Mark: mark,
 		}
 		switch {
 		case from == 0:

@@ -48,13 +48,17 @@ func (p piece) withTiers(m indexer.TierMask) piece {
 //	2  runs with live names (32) | flags (32)
 //	3  names with an alias somewhere (32), 0
 //
-// The directory has a word for each chunk of runs: ref (32) | live runs (32).
+// The directory has a word for each chunk of runs: ref (32) | live runs (32). Behind
+// its records a chunk has a word for the mark of each run: tag (16) | marked (1) |
+// 0 (15) | ref of the note, in one unit, 0 = none (32).
 type copyRecord [4]uint64
 
 const (
 	copyUnits  = 2
 	chunkRuns  = 16
-	chunkUnits = chunkRuns
+	chunkUnits = chunkRuns * 3 / 2
+
+	markSet = 1 << 16
 
 	copyClosed = 1 << 32
 )
@@ -84,8 +88,33 @@ func (l *Lane) findRun(c *copyRecord, r uint32) *piece {
 	return p
 }
 
+// markOf is the mark word of a run with live names.
+func (l *Lane) markOf(c *copyRecord, r uint32) *uint64 {
+	chunk := ref(*l.arena.word(ref(c[1]), int(r/chunkRuns)))
+	return l.arena.word(chunk+chunkRuns, int(r%chunkRuns))
+}
+
+func (l *Lane) setMark(c *copyRecord, r uint32, m indexer.Mark) {
+	w := uint64(m.Tag) | markSet
+	if m.Note != [2]uint64{} {
+		note := l.arena.alloc(1, forRuns)
+		copy(l.arena.words(note, 2), m.Note[:])
+		w |= uint64(note) << 32
+	}
+	*l.markOf(c, r) = w
+}
+
+func (l *Lane) getMark(c *copyRecord, r uint32) (m indexer.Mark) {
+	w := *l.markOf(c, r)
+	m.Set, m.Tag = w&markSet != 0, uint16(w)
+	if note := ref(w >> 32); note != 0 {
+		copy(m.Note[:], l.arena.words(note, 2))
+	}
+	return m
+}
+
 // makeRun returns an empty record for a run that has none.
-func (l *Lane) makeRun(c *copyRecord, r uint32) *piece {
+func (l *Lane) makeRun(c *copyRecord, r uint32, op *indexer.Op) *piece {
 	k := r / chunkRuns
 	if k >= hi(c[1]) {
 		l.growDirectory(c, k+1)
@@ -99,6 +128,9 @@ func (l *Lane) makeRun(c *copyRecord, r uint32) *piece {
 	*w += 1 << 32
 	if c[2]++; c.liveRuns() == 1 {
 		l.copies++
+	}
+	if op.Marked() {
+		l.setMark(c, r, op.Mark())
 	}
 	return (*piece)(l.arena.at(ref(*w) + ref(r%chunkRuns)))
 }
@@ -124,6 +156,11 @@ func (l *Lane) freeDirectory(c *copyRecord) {
 func (l *Lane) dropRun(c *copyRecord, r uint32) {
 	w := l.arena.word(ref(c[1]), int(r/chunkRuns))
 	*(*piece)(l.arena.at(ref(*w) + ref(r%chunkRuns))) = piece{}
+	mark := l.markOf(c, r)
+	if note := ref(*mark >> 32); note != 0 {
+		l.arena.release(note, 1, forRuns)
+	}
+	*mark = 0
 	if *w -= 1 << 32; hi(*w) == 0 {
 		l.arena.release(ref(*w), chunkUnits, forRuns)
 		*w = 0

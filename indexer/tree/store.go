@@ -41,7 +41,7 @@ func (l *Lane) storeRun(t *tree, c *copyRecord, op *indexer.Op) error {
 				return fmt.Errorf("parent %d of run %d: %w", op.Parent.Pos, op.Parent.Run, indexer.ErrUnknownName)
 			}
 		}
-		p = l.makeRun(c, run)
+		p = l.makeRun(c, run, op)
 	}
 	locals, engines, pos := op.Locals, op.Engines, op.Start
 	for len(locals) > 0 {
