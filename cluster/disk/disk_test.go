@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
+	"github.com/kvcluster/kvcluster/cluster/state"
 )
 
 // small is a Config that fits into any disk a test may run on.
@@ -170,7 +171,8 @@ func TestRaftOnFolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := log.Found(t.Context(), "a"); (run == 0) != (err == nil) {
+		first := state.Command{ID: [16]byte{1}, Found: &state.Founding{ClusterID: "c", Partitions: 4, Replicas: 1}}
+		if err := log.Found(t.Context(), "a", first); (run == 0) != (err == nil) {
 			t.Fatalf("run %d: found: %v", run, err)
 		} else if run == 1 && !errors.Is(err, raftlog.ErrFounded) {
 			t.Fatalf("founding again: %v", err)
@@ -336,4 +338,38 @@ func TestRunEnds(t *testing.T) {
 	if err := f.Run(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
+}
+
+// The cache gives what was stored, forgets what was deleted or replaced, and keeps
+// nothing that failed.
+func TestCache(t *testing.T) {
+	_, g, s := onFull(t)
+	c := newCache(g, 8)
+	want := func(i uint64, data string) {
+		t.Helper()
+		var l raft.Log
+		err := c.GetLog(i, &l)
+		if data == "" && !errors.Is(err, raft.ErrLogNotFound) || data != "" && (err != nil || string(l.Data) != data || l.Extensions != nil) {
+			t.Errorf("entry %d is %q (%v), want %q", i, l.Data, err, data)
+		}
+	}
+	if err := c.StoreLogs(entries(1, 20)); err != nil {
+		t.Fatal(err)
+	}
+	for i := uint64(1); i <= 20; i++ {
+		want(i, string(entries(i, i)[0].Data))
+	}
+	if err := c.DeleteRange(18, 20); err != nil {
+		t.Fatal(err)
+	}
+	want(19, "")
+	if err := c.StoreLog(&raft.Log{Index: 18, Data: []byte("again")}); err != nil {
+		t.Fatal(err)
+	}
+	want(18, "again")
+	s.fail(errors.New("broken"))
+	if err := c.StoreLog(&raft.Log{Index: 19, Data: []byte("lost")}); err == nil {
+		t.Error("stored on a broken disk")
+	}
+	want(19, "")
 }

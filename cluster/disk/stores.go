@@ -80,11 +80,7 @@ func (f *Folder) openStores() (_ *stores, err error) {
 		return nil, err
 	}
 	g := &guard{folder: f, bolt: bolt}
-	cache, err := raft.NewLogCache(max(f.cfg.CachedEntries, 1), g)
-	if err != nil {
-		return nil, fmt.Errorf("log cache: %w", err)
-	}
-	s := &stores{bolt: bolt, guard: g, Stores: raftlog.Stores{Log: cache, Stable: g, Snapshots: snaps}}
+	s := &stores{bolt: bolt, guard: g, Stores: raftlog.Stores{Log: newCache(g, f.cfg.CachedEntries), Stable: g, Snapshots: snaps}}
 	if s.exists, err = raft.HasExistingState(g, g, snaps); err != nil {
 		return nil, f.damaged(logFile, err, "cannot be read (%v)", err)
 	}
