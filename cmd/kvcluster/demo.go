@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -17,11 +19,13 @@ import (
 	"github.com/kvcluster/kvcluster/chaos/trace"
 	"github.com/kvcluster/kvcluster/cmd/internal/client"
 	"github.com/kvcluster/kvcluster/cmd/internal/live"
+	"github.com/kvcluster/kvcluster/cmd/internal/node"
 )
 
 type demoCmd struct {
+	Nodes    int           `help:"Number of nodes." default:"3" env:"-"`
 	Workers  int           `help:"Number of mock workers." default:"8" short:"n" env:"-"`
-	Listen   string        `help:"HTTP address of the node; port 0 lets the system choose." default:"127.0.0.1:8090"`
+	Listen   string        `help:"HTTP address of the first node, the others take the ports after it; port 0 lets the system choose." default:"127.0.0.1:8090"`
 	Trace    string        `help:"Trace to play (Mooncake JSON lines); without it one is generated." type:"existingfile"`
 	Speedup  float64       `help:"Seconds of the trace played in one second." default:"20"`
 	Duration time.Duration `help:"Stop after this time; 0 = go on until interrupted." default:"0"`
@@ -30,8 +34,9 @@ type demoCmd struct {
 
 // Help says what will be seen.
 func (demoCmd) Help() string {
-	return `Starts a node and mock workers in mixed formats as processes of their own, shows what
-the node sees and the answer to a sample query. Ctrl-C ends everything.
+	return `Starts a cluster of nodes and mock workers in mixed formats as processes of their own,
+shows what they see and the answer to a sample query. Kill a node's process (its number is
+shown) and watch: the others go on. Ctrl-C ends everything.
 
 Examples:
   kvcluster demo
@@ -44,8 +49,8 @@ const sampleRequests = 2000
 
 // Run starts the processes and watches them until interrupted, or until one ends.
 func (c *demoCmd) Run(a *app) error {
-	if c.Workers < 1 || c.Speedup < 0 || c.Period <= 0 {
-		return fmt.Errorf("%w: --workers must be at least 1, --period above 0 and --speedup not below", errUsage)
+	if c.Nodes < 1 || c.Workers < 1 || c.Speedup < 0 || c.Period <= 0 {
+		return fmt.Errorf("%w: --nodes and --workers must be at least 1, --period above 0 and --speedup not below", errUsage)
 	}
 	prompt, err := c.samplePrompt()
 	if err != nil {
@@ -62,21 +67,20 @@ func (c *demoCmd) Run(a *app) error {
 		ctx, cancel = context.WithTimeout(ctx, c.Duration)
 		defer cancel()
 	}
-	addressFile := filepath.Join(dir, "address")
-	node, err := c.start(dir, "node", "serve", "--listen", c.Listen, "--address-file", addressFile, "--name", "demo")
+	nodes, err := c.startNodes(ctx, a, dir)
+	defer func() { stopAll(nodes) }()
 	if err != nil {
 		return err
 	}
-	defer node.stop()
-	url, err := node.awaitAddress(ctx, addressFile)
-	if err != nil {
-		return err
+	var urls []string
+	for _, n := range nodes {
+		urls = append(urls, n.url)
 	}
 	promptFile := filepath.Join(dir, "prompt.json")
 	if err := writePrompt(promptFile, prompt); err != nil {
 		return err
 	}
-	args := []string{"mock", "--quiet", "--register", url, "--workers", strconv.Itoa(c.Workers), "--model", "demo", "--repeat=-1", "--speedup", strconv.FormatFloat(c.Speedup, 'g', -1, 64)}
+	args := []string{"mock", "--quiet", "--register", urls[0], "--workers", strconv.Itoa(c.Workers), "--model", "demo", "--repeat=-1", "--speedup", strconv.FormatFloat(c.Speedup, 'g', -1, 64)}
 	if c.Trace != "" {
 		args = append(args, "--trace", c.Trace)
 	} else {
@@ -87,37 +91,116 @@ func (c *demoCmd) Run(a *app) error {
 		return err
 	}
 	defer mock.stop()
-	return c.watch(ctx, a, url, promptFile, prompt, node, mock)
+	return c.watch(ctx, a, urls, promptFile, prompt, nodes, mock)
 }
 
-// watch draws until ctx is done; when a process ends by itself, that is the error.
-func (c *demoCmd) watch(ctx context.Context, a *app, url, promptFile string, prompt []uint32, processes ...*process) error {
-	cl, err := client.New(url, 10*time.Second)
+// startNodes starts the cluster: the first node founds it, the others join.
+func (c *demoCmd) startNodes(ctx context.Context, a *app, dir string) (nodes []*process, err error) {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --listen %q is not host:port", errUsage, c.Listen)
+	}
+	first, err := strconv.Atoi(port)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --listen: port %q is not a number", errUsage, port)
+	}
+	seed := ""
+	for i := range c.Nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		listen := c.Listen
+		if first > 0 {
+			listen = net.JoinHostPort(host, strconv.Itoa(first+i))
+		}
+		data, addressFile := filepath.Join(dir, name), filepath.Join(dir, name+".address")
+		args := []string{"serve", "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0"}
+		if i > 0 {
+			args = []string{"join", seed}
+		}
+		args = append(args, "--data", data, "--listen", listen, "--address-file", addressFile, "--name", name, "--cluster", "demo")
+		n, err := c.start(dir, name, args...)
+		if err != nil {
+			return nodes, err
+		}
+		nodes = append(nodes, n)
+		if n.url, err = n.awaitAddress(ctx, addressFile); err != nil {
+			return nodes, err
+		}
+		fmt.Fprintf(a.stdout, "node %s at %s, process %d\n", name, n.url, n.cmd.Process.Pid)
+		if i == 0 {
+			if seed, err = node.GossipAddress(data); err != nil {
+				return nodes, err
+			}
+		}
+	}
+	return nodes, nil
+}
+
+// stopAll stops processes at the same time.
+func stopAll(ps []*process) {
+	var wg sync.WaitGroup
+	for _, p := range ps {
+		wg.Go(p.stop)
+	}
+	wg.Wait()
+}
+
+// watch draws until ctx is done. A node that ends is the point of a demo of several; when
+// all have, or the workers have, that is the error.
+func (c *demoCmd) watch(ctx context.Context, a *app, urls []string, promptFile string, prompt []uint32, nodes []*process, mock *process) error {
+	cl, err := client.New(strings.Join(urls, ","), 10*time.Second)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, p := range processes {
+	var left atomic.Int32
+	left.Store(int32(len(nodes)))
+	for _, p := range nodes {
 		go func() {
 			<-p.ended
-			cancel()
+			if left.Add(-1) == 0 {
+				cancel()
+			}
 		}()
 	}
-	fmt.Fprintf(a.stdout, "node at %s, %d mock workers; Ctrl-C ends all\n", url, c.Workers)
-	s := &sample{cl: cl, prompt: prompt, line: fmt.Sprintf("kvcluster query --server %s --model demo --file %s", url, promptFile)}
+	go func() {
+		<-mock.ended
+		cancel()
+	}()
+	fmt.Fprintf(a.stdout, "%d mock workers; Ctrl-C ends all\n", c.Workers)
+	s := &sample{cl: cl, prompt: prompt, line: fmt.Sprintf("kvcluster query --server %s --model demo --file %s", strings.Join(urls, ","), promptFile)}
 	go s.run(ctx, c.Period)
-	err = live.Watch(ctx, a.stdout, cl, c.Period, 0, s.text)
+	err = live.Watch(ctx, a.stdout, cl, c.Period, 0, func() string { return processLines(nodes) + s.text() })
 	if err == nil || ctx.Err() != nil {
 		fmt.Fprintln(a.stdout)
 		fmt.Fprint(a.stdout, s.text())
 	}
-	for _, p := range processes {
-		if exited := p.failure(); exited != nil {
-			return exited
+	if left.Load() == 0 {
+		for _, p := range nodes {
+			if exited := p.failure(); exited != nil {
+				return exited
+			}
 		}
 	}
+	if exited := mock.failure(); exited != nil {
+		return exited
+	}
 	return err
+}
+
+// processLines tells which process is which node.
+func processLines(nodes []*process) string {
+	var b strings.Builder
+	for _, n := range nodes {
+		state := fmt.Sprintf("process %d   try: kill -9 %d", n.cmd.Process.Pid, n.cmd.Process.Pid)
+		select {
+		case <-n.ended:
+			state = "ended"
+		default:
+		}
+		fmt.Fprintf(&b, "%s at %s   %s\n", n.name, n.url, state)
+	}
+	return b.String() + "\n"
 }
 
 // samplePrompt is the longest prompt among the first requests of the trace.
@@ -196,6 +279,7 @@ type process struct {
 	name     string
 	cmd      *exec.Cmd
 	log      string
+	url      string // of a node
 	ended    chan struct{}
 	err      error // after ended is closed
 	stopping atomic.Bool

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -189,4 +190,96 @@ func lastLines(path string, n int) string {
 	}
 	lines := strings.Split(string(bytes.TrimSpace(raw)), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// memberView is a member as /members shows it.
+type memberView struct {
+	Name, Role, Phase string
+	Alive             bool
+	Partitions        int
+	Ready             int `json:"ready_partitions"`
+	Sources           int
+}
+
+// members asks any node.
+func (c *processes) members() map[string]memberView {
+	var list []memberView
+	call(c.tb, "GET", c.anyURL()+"/members", nil, &list)
+	out := map[string]memberView{}
+	for _, m := range list {
+		out[m.Name] = m
+	}
+	return out
+}
+
+// anyURL is that of a node that should answer.
+func (c *processes) anyURL() string {
+	for _, p := range c.nodes {
+		return p.url
+	}
+	c.tb.Fatal("no node is left")
+	return ""
+}
+
+// awaitBalanced waits until so many members have every partition with all its owners
+// ready, and no change is under way, as every node sees it.
+func (c *processes) awaitBalanced(members int) {
+	c.tb.Helper()
+	await(c.tb, 60*time.Second, func() string {
+		for name, p := range c.nodes {
+			var st struct {
+				Ready bool
+			}
+			status, body := call(c.tb, "GET", p.url+"/status", nil, &st)
+			var shards struct {
+				Partitions []struct {
+					Owners []struct {
+						Name  string
+						Ready bool
+					}
+				}
+				Changes []json.RawMessage
+			}
+			call(c.tb, "GET", p.url+"/shards", nil, &shards)
+			if status != 200 || !st.Ready {
+				return fmt.Sprintf("%s is not ready: %s", name, body)
+			}
+			have := map[string]int{}
+			for i, x := range shards.Partitions {
+				if len(x.Owners) != min(2, members) {
+					return fmt.Sprintf("%s: partition %d has %d owners", name, i, len(x.Owners))
+				}
+				for _, o := range x.Owners {
+					if !o.Ready {
+						return fmt.Sprintf("%s: %s is not ready for partition %d", name, o.Name, i)
+					}
+					have[o.Name]++
+				}
+			}
+			if len(have) != members || len(shards.Changes) > 0 {
+				return fmt.Sprintf("%s: partitions %v, %d changes under way", name, have, len(shards.Changes))
+			}
+		}
+		return ""
+	})
+}
+
+// holder returns a member for which want is true, the first by name.
+func (c *processes) holder(want func(memberView) bool) string {
+	ms := c.members()
+	for _, name := range sortedNames(ms) {
+		if _, running := c.nodes[name]; running && want(ms[name]) {
+			return name
+		}
+	}
+	c.tb.Fatalf("no such member among %+v", ms)
+	return ""
+}
+
+func sortedNames[V any](m map[string]V) (out []string) {
+	for name := range m {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
 }

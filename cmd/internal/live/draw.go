@@ -8,6 +8,18 @@ import (
 	"time"
 )
 
+// text says what a node is and has.
+func (n Node) text() string {
+	state := n.Role
+	switch {
+	case !n.Alive:
+		state = "DEAD"
+	case n.Phase != "active":
+		state = n.Phase
+	}
+	return fmt.Sprintf("%-9s %d of %d partitions ready   %d sources", state, n.Ready, n.Partitions, n.Sources)
+}
+
 // rate returns the growth a second between two snapshots.
 func rate(prev, now *Snapshot, get func(*Snapshot) uint64) float64 {
 	if prev == nil || get(now) < get(prev) {
@@ -18,8 +30,14 @@ func rate(prev, now *Snapshot, get func(*Snapshot) uint64) float64 {
 
 // Line writes one plain line, for logs and pipes.
 func Line(w io.Writer, prev, now *Snapshot) error {
-	_, err := fmt.Fprintf(w, "%s streams=%d/%d events/s=%s held=%s distinct=%s lag=%s gaps=%d orphans=%d degraded=%d memory=%s\n",
-		now.At.Format(time.TimeOnly), now.Streams["active"], len(now.Workers), Count(rate(prev, now, (*Snapshot).events)),
+	alive := 0
+	for _, n := range now.Nodes {
+		if n.Alive {
+			alive++
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s nodes=%d/%d streams=%d/%d events/s=%s held=%s distinct=%s lag=%s gaps=%d orphans=%d degraded=%d memory=%s\n",
+		now.At.Format(time.TimeOnly), alive, len(now.Nodes), now.Streams["active"], len(now.Workers), Count(rate(prev, now, (*Snapshot).events)),
 		Count(float64(now.held())), Count(float64(now.Distinct)), lag(now.Lag), now.Gaps, now.Orphans, now.Degraded, size(now.Reserved))
 	return err
 }
@@ -46,6 +64,9 @@ func Table(w io.Writer, title string, prev, now *Snapshot, top int) error {
 		Count(float64(now.Held[0])), Count(float64(now.Held[1])), Count(float64(now.Held[2])), Count(float64(now.Held[3])))
 	fmt.Fprintf(w, "  distinct  %s blocks   orphans %d   memory %s\n", Count(float64(now.Distinct)), now.Orphans, size(now.Reserved))
 	fmt.Fprintf(w, "  streams   %s\n", states(now.Streams))
+	for _, n := range now.Nodes {
+		fmt.Fprintf(w, "  node %-4s %s\n", n.Name, n.text())
+	}
 	for i, l := range now.Lanes {
 		fmt.Fprintf(w, "  lane %-4d %s %3d %%   queued %d\n", i, bar(float64(l.Percent)/100, 20), l.Percent, l.Queued)
 	}

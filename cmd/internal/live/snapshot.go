@@ -28,6 +28,18 @@ type Snapshot struct {
 	Orphans  uint64
 	Lag      time.Duration // largest among the streams
 	Workers  []Worker      // by held blocks, most first
+	Nodes    []Node        // of the cluster, by name
+}
+
+// Node is one member of the cluster.
+type Node struct {
+	Name       string `json:"name"`
+	Role       string `json:"role"`
+	Phase      string `json:"phase"`
+	Alive      bool   `json:"alive"`
+	Partitions int    `json:"partitions"`
+	Ready      int    `json:"ready_partitions"`
+	Sources    int    `json:"sources"`
 }
 
 // Tiers are the names of the tiers in the order of Held.
@@ -86,12 +98,19 @@ func Take(ctx context.Context, c *client.Client) (*Snapshot, error) {
 	if err := c.Get(ctx, "/workers", nil, &ws); err != nil {
 		return nil, err
 	}
+	var nodes []Node
+	if err := c.Get(ctx, "/members", nil, &nodes); err != nil {
+		return nil, err
+	}
 	s := &Snapshot{
-		At: time.Now(), Ready: st.Ready, Models: st.Models, Streams: st.Listeners, Degraded: st.Degraded,
+		Nodes: nodes,
+		At:    time.Now(), Ready: st.Ready, Models: st.Models, Streams: st.Listeners, Degraded: st.Degraded,
 		Distinct: st.Index.Distinct, Reserved: st.Index.Reserved, Lanes: st.Index.Lanes,
 	}
-	for i, t := range Tiers {
-		s.Held[i] = st.Index.Held[t]
+	if len(nodes) < 2 { // of several nodes each holds a part: the streams know the whole
+		for i, t := range Tiers {
+			s.Held[i] = st.Index.Held[t]
+		}
 	}
 	for _, w := range ws {
 		for rank, l := range w.Listeners {
@@ -99,8 +118,11 @@ func Take(ctx context.Context, c *client.Client) (*Snapshot, error) {
 			if o.Remark == "" && len(l.Warnings) > 0 {
 				o.Remark = l.Warnings[0]
 			}
-			for _, n := range l.Held {
-				o.Held += n
+			for i, t := range Tiers {
+				o.Held += l.Held[t]
+				if len(nodes) > 1 {
+					s.Held[i] += l.Held[t]
+				}
 			}
 			s.Events += l.Events
 			s.Batches += l.Batches

@@ -12,6 +12,9 @@ import (
 	"github.com/kvcluster/kvcluster/cmd/internal/client"
 )
 
+// patience is how long a cluster may go without an answer while it is watched.
+const patience = 15 * time.Second
+
 // Watch draws every period until ctx is done or count snapshots have been drawn (0 =
 // no limit). On a terminal it redraws a table in place, elsewhere it writes a line.
 // footer, if not nil, is called for lines to draw below the table.
@@ -22,6 +25,14 @@ func Watch(ctx context.Context, out io.Writer, c *client.Client, period time.Dur
 		now, err := Take(ctx, c)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if err != nil && prev != nil && time.Since(prev.At) < patience {
+			select { // a node that ends is replaced by another
+			case <-ctx.Done():
+				return nil
+			case <-time.After(min(period, time.Second)):
+			}
+			continue
 		}
 		if err != nil {
 			return err

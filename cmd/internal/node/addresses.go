@@ -20,15 +20,35 @@ type addresses struct {
 
 const addressesFile = "addresses.json"
 
+// GossipAddress returns the membership address of the node with that data folder, which
+// is what others join.
+func GossipAddress(data string) (string, error) {
+	a, err := lastAddresses(data)
+	if err == nil && a.Gossip == "" {
+		err = errors.New("the node has not started yet")
+	}
+	if err != nil {
+		return "", fmt.Errorf("membership address of the node in %s: %w", data, err)
+	}
+	return a.Gossip, nil
+}
+
+func lastAddresses(data string) (a addresses, err error) {
+	raw, err := os.ReadFile(filepath.Join(data, addressesFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return addresses{}, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &a)
+	}
+	return a, err
+}
+
 // chooseAddresses takes what the configuration says, else what was used last time, else
 // the default ports, else (when joining on a machine where these are taken) free ones.
 func chooseAddresses(cfg *ClusterConfig) (addresses, error) {
-	var last addresses
-	raw, err := os.ReadFile(filepath.Join(cfg.Data, addressesFile))
-	if err == nil {
-		err = json.Unmarshal(raw, &last)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	last, err := lastAddresses(cfg.Data)
+	if err != nil {
 		return addresses{}, fmt.Errorf("addresses of last time: %w (delete %s to choose new ones)", err, filepath.Join(cfg.Data, addressesFile))
 	}
 	host := cfg.Host

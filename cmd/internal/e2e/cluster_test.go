@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvcluster/kvcluster/chaos/mockengine"
+)
+
+// clusterTraffic is a fleet of mock workers that plays a trace against a cluster, and
+// queries beside it.
+type clusterTraffic struct {
+	t     *testing.T
+	c     *processes
+	cfg   mockengine.Config
+	fleet *mockengine.Fleet
+	truth *truth
+
+	stop    chan struct{}
+	wg      sync.WaitGroup
+	asked   atomic.Int64
+	partial atomic.Int64
+	stale   atomic.Int64
+	failed  atomic.Int64 // no answer: the node had been killed
+}
+
+func startTraffic(t *testing.T, c *processes, requests int) *clusterTraffic {
+	x := &clusterTraffic{t: t, c: c, stop: make(chan struct{})}
+	x.cfg = mockengine.Config{
+		Workers: 16, Formats: []mockengine.Format{mockengine.VLLMMap, mockengine.SGLangMap, mockengine.VLLMArray, mockengine.SGLangArray},
+		BlockSize: 16, Capacity: 4096, Trace: traceOf(t, "conversation_trace.jsonl", requests), MaxBatchRate: 200,
+	}
+	x.fleet, x.truth, _ = startFleet(t, c.anyURL(), x.cfg)
+	return x
+}
+
+// settle waits until every prompt has the same answer at every node as the model gives:
+// complete, current and exact.
+func (x *clusterTraffic) settle() {
+	x.t.Helper()
+	select {
+	case <-x.fleet.Done():
+	case <-time.After(5 * time.Minute):
+		x.t.Fatalf("the fleet did not finish:\n%s", x.fleet.Stats())
+	}
+	plan := x.fleet.Plan()
+	for _, url := range x.c.urls() {
+		await(x.t, 60*time.Second, func() string {
+			for i := 0; i < len(plan.Trace().Requests); i += 1 + len(plan.Trace().Requests)/40 {
+				if diff := x.compareOne(url, i); diff != "" {
+					return fmt.Sprintf("%s, request %d: %s", url, i, diff)
+				}
+			}
+			return ""
+		})
+		comparePrompts(x.t, url, x.fleet, x.truth, x.cfg.BlockSize)
+	}
+}
+
+func (x *clusterTraffic) compareOne(url string, i int) string {
+	plan := x.fleet.Plan()
+	p := plan.Prompt(i)
+	var got answer
+	if status, body := call(x.t, "POST", url+"/query", queryBody("parity", p), &got); status != 200 {
+		return fmt.Sprintf("HTTP %d %s", status, body)
+	}
+	if got.Partial || got.Stale {
+		return fmt.Sprintf("partial %v, stale %v", got.Partial, got.Stale)
+	}
+	locals := plan.AppendLocals(nil, i, x.cfg.BlockSize)
+	x.truth.mu.Lock()
+	defer x.truth.mu.Unlock()
+	diff, _ := compare(x.truth, got, locals, appendWindowLocals(nil, p, x.cfg.BlockSize), map[string]bool{}, x.cfg.BlockSize)
+	return diff
+}
+
+// awaitComplete measures how long it takes from now until answers are complete again.
+func (x *clusterTraffic) awaitComplete(what string) {
+	x.t.Helper()
+	start := time.Now()
+	plan := x.fleet.Plan()
+	await(x.t, 60*time.Second, func() string {
+		for _, url := range x.c.urls() {
+			for i := range 20 {
+				var got answer
+				status, body := call(x.t, "POST", url+"/query", queryBody("parity", plan.Prompt(i*len(plan.Trace().Requests)/20)), &got)
+				if status != 200 || got.Partial || got.Stale {
+					return fmt.Sprintf("%s: HTTP %d %s", url, status, body[:min(len(body), 300)])
+				}
+			}
+		}
+		return ""
+	})
+	x.t.Logf("%s: answers complete again after %v", what, time.Since(start).Round(10*time.Millisecond))
+}
+
+// Three nodes, sixteen mock workers: a node joins, one leaves, an owner, a reader of
+// streams and the leader are killed, one of them comes back, while the workers go on.
+// At the end every answer of every node is exact.
+func TestClusterSurvives(t *testing.T) {
+	c := startCluster(t, 3)
+	x := startTraffic(t, c, requests(500))
+	c.awaitSources(16)
+
+	c.start("n4")
+	c.awaitBalanced(4)
+	x.awaitComplete("join of n4")
+
+	if status, body := call(t, "POST", c.anyURL()+"/members/n4/leave", nil, nil); status != 202 {
+		t.Fatalf("leave: HTTP %d %s", status, body)
+	}
+	c.awaitGone("n4")
+	c.awaitBalanced(3)
+	x.awaitComplete("leave of n4")
+
+	reader := c.holder(func(m memberView) bool { return m.Sources > 0 && m.Role != "leader" })
+	c.kill(reader)
+	x.awaitComplete("kill -9 of a reader of streams that is an owner")
+	c.start(reader)
+	c.awaitBalanced(3)
+
+	leader := c.holder(func(m memberView) bool { return m.Role == "leader" })
+	c.kill(leader)
+	x.awaitComplete("kill -9 of the leader")
+	c.start(leader)
+	c.awaitBalanced(3)
+
+	x.settle()
+}
+
+// awaitSources waits until every source has a reader.
+func (c *processes) awaitSources(n int) {
+	c.tb.Helper()
+	await(c.tb, 30*time.Second, func() string {
+		sources := 0
+		ms := c.members()
+		for _, m := range ms {
+			sources += m.Sources
+		}
+		if sources != n {
+			return fmt.Sprintf("%d of %d sources have a reader: %+v", sources, n, ms)
+		}
+		return ""
+	})
+}
+
+// awaitGone waits until a node has left: no member any more, its process ended.
+func (c *processes) awaitGone(name string) {
+	c.tb.Helper()
+	p := c.nodes[name]
+	delete(c.nodes, name)
+	await(c.tb, 60*time.Second, func() string {
+		if m, is := c.members()[name]; is {
+			return fmt.Sprintf("%s is still a member: %+v", name, m)
+		}
+		return ""
+	})
+	select {
+	case <-p.ended:
+	case <-time.After(20 * time.Second):
+		_ = p.cmd.Process.Kill()
+		c.tb.Errorf("the process of %s did not end after it left\n%s", name, lastLines(p.log, 20))
+	}
+}
+
+// An owner that stands still for ten seconds costs no engine a gap, and is caught up
+// afterwards without an operator.
+func TestClusterPausedOwner(t *testing.T) {
+	c := startCluster(t, 3)
+	x := startTraffic(t, c, requests(300))
+	c.awaitSources(16)
+	name := c.holder(func(m memberView) bool { return m.Role != "leader" })
+	c.signal(name, syscall.SIGSTOP)
+	time.Sleep(10 * time.Second) // the fault itself
+	c.signal(name, syscall.SIGCONT)
+	c.awaitBalanced(3)
+	x.settle()
+	var ws []struct {
+		Listeners map[string]listener
+	}
+	call(t, "GET", c.anyURL()+"/workers", nil, &ws)
+	for _, w := range ws {
+		for rank, l := range w.Listeners {
+			if l.Gaps > 0 {
+				t.Errorf("rank %s at %s has %d gaps", rank, l.Endpoint, l.Gaps)
+			}
+		}
+	}
+}
+
+// What an operator can do wrong costs nobody anything and is answered in words.
+func TestClusterBadDays(t *testing.T) {
+	c := startCluster(t, 2)
+	readOnly := c.dir + "/readonly"
+	if err := os.Mkdir(readOnly, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	keyFile := c.dir + "/key"
+	if err := os.WriteFile(keyFile, []byte(strings.Repeat("ab", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []struct {
+		what  string
+		flags []string
+		want  string
+	}{
+		{"another cluster's name", []string{"--cluster", "other"}, "label"},
+		{"a key that nobody has", []string{"--key-file", keyFile}, "key"},
+		{"the name of a member", []string{"--name", "n2"}, "n2"},
+	} {
+		_, err := c.tryStart("stranger-"+strconv.Itoa(len(bad.what)), bad.flags...)
+		if err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: %v, want something about %q", bad.what, err, bad.want)
+		} else {
+			t.Logf("%s: %s", bad.what, err)
+		}
+	}
+	seed := c.seed
+	c.seed = "no-such-host.invalid:7946"
+	if _, err := c.tryStart("lost"); err == nil || !strings.Contains(err.Error(), "no-such-host") {
+		t.Errorf("a seed that resolves to nothing: %v", err)
+	}
+	c.seed = seed
+	c.awaitBalanced(2)
+}
