@@ -52,12 +52,14 @@ func random(t *testing.T, seed int64, broken mutant) (w *world, wrong []string) 
 		}
 	}
 	lag := rand.New(rand.NewPCG(uint64(seed), 6))
+	w.mu.Lock()
 	w.mu.lag = func(string) time.Duration { // called with the lock
 		if lag.IntN(8) == 0 {
 			return time.Duration(lag.IntN(400)) * time.Millisecond
 		}
 		return time.Duration(lag.IntN(5)) * time.Millisecond
 	}
+	w.mu.Unlock()
 	for i := range 4 {
 		w.register(fmt.Sprint("i", i), x.names[i%2])
 	}

@@ -316,12 +316,13 @@ func (n *node) follow(ctx context.Context) {
 			return
 		case v := <-n.views:
 			n.w.mu.Lock()
-			lag := n.w.mu.lag
+			var lag time.Duration
+			if n.w.mu.lag != nil {
+				lag = n.w.mu.lag(n.name)
+			}
 			n.w.mu.Unlock()
-			if lag != nil {
-				if sleep(ctx, lag(n.name)) != nil {
-					return
-				}
+			if lag > 0 && sleep(ctx, lag) != nil {
+				return
 			}
 			n.fan.SetView(v)
 			n.mu.Lock()

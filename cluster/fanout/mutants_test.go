@@ -1,0 +1,34 @@
+package fanout
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// Each rule that is switched off is found missing.
+func TestMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the worlds are for the long run")
+	}
+	for name, broken := range map[string]mutant{
+		"no hold-back":                       {noHold: true},
+		"targets are not counted":            {uncounted: true},
+		"fill without clear":                 {noClear: true},
+		"frames to copies that are not open": {sendClosed: true},
+		"open copies survive the session":    {keepOpen: true},
+		"open before the held frames":        {openFirst: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const worlds = 12
+			for seed := int64(1); seed <= worlds; seed++ {
+				var wrong []string
+				synctest.Test(t, func(t *testing.T) { _, wrong = random(t, seed, broken) })
+				if len(wrong) > 0 {
+					t.Logf("found in world %d: %.300s", seed, wrong[0])
+					return
+				}
+			}
+			t.Errorf("not found in %d worlds", worlds)
+		})
+	}
+}
