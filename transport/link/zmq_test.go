@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -234,18 +234,33 @@ func BenchmarkFrames(b *testing.B) {
 	}
 }
 
-// BenchmarkCall is one call at a time, both ends in this process.
+// BenchmarkCall is calls of both sizes of a read, both ends in this process: one at a
+// time, where every step wakes a thread, and many, where they share their wakeups.
 func BenchmarkCall(b *testing.B) {
-	from, to, _ := benchPair(b)
-	to.hub.Handle("echo", func(_ context.Context, _ string, req []byte) ([]byte, error) { return req, nil })
-	req := make([]byte, 1024)
-	used := cpu()
-	b.ResetTimer()
-	for b.Loop() {
-		if _, err := from.hub.Call(b.Context(), "b", "echo", req); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			b.Fatal(err)
-		}
+	for _, callers := range []int{1, 32} {
+		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
+			from, to, _ := benchPair(b)
+			to.hub.Handle("echo", func(_ context.Context, _ string, req []byte) ([]byte, error) { return req[:256], nil })
+			req := make([]byte, 4096)
+			used := cpu()
+			b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+			b.ResetTimer()
+			one := func(next func() bool) {
+				for next() {
+					ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+					if _, err := from.hub.Call(ctx, "b", "echo", req); err != nil {
+						b.Error(err)
+					}
+					cancel()
+				}
+			}
+			if callers == 1 {
+				i := 0
+				one(func() bool { i++; return i <= b.N })
+			} else {
+				b.RunParallel(func(pb *testing.PB) { one(pb.Next) })
+			}
+			b.ReportMetric(float64((cpu()-used).Microseconds())/float64(b.N), "cpu-us/call")
+		})
 	}
-	b.ReportMetric(float64((cpu()-used).Microseconds())/float64(b.N), "cpu-us/call")
 }
