@@ -1,6 +1,7 @@
 package search
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"time"
@@ -29,6 +30,7 @@ type answer struct {
 	unreadable []indexer.Slot
 
 	scores   indexer.Scores       // kindMatch
+	slots    []indexer.Slot       // memory
 	states   []indexer.BlockState // kindExplain: one for each block
 	path     []uint64             // kindPath
 	prefixes []indexer.Prefix     // kindPrefix: one for each row
@@ -45,7 +47,7 @@ func appendAnswer(b []byte, k kind, a *answer) []byte {
 	if a.status != statusOK {
 		return b
 	}
-	b = appendSet(b, len(a.unreadable), func(i int) indexer.Slot { return a.unreadable[i] })
+	b = appendSet(b, a.unreadable)
 	switch k {
 	case kindMatch:
 		return appendScores(b, &a.scores)
@@ -79,23 +81,28 @@ func appendAnswer(b []byte, k kind, a *answer) []byte {
 // list of the others.
 func appendScores(b []byte, s *indexer.Scores) []byte {
 	common := commonDepth(s.Rows)
-	var shared, others []indexer.Row
-	if same := allHave(s.Rows, common); same {
-		shared = s.Rows
-	} else {
-		shared = make([]indexer.Row, 0, len(s.Rows))
-		for _, r := range s.Rows {
-			if r.Depth == common {
-				shared = append(shared, r)
-			} else {
-				others = append(others, r)
-			}
+	shared, top := 0, indexer.Slot(0)
+	for _, r := range s.Rows {
+		if r.Depth == common {
+			shared, top = shared+1, max(top, r.Slot)
 		}
 	}
-	b = appendWords(b, uint64(common)|uint64(len(others))<<32, uint64(len(s.Tiers)))
-	b = appendSet(b, len(shared), func(i int) indexer.Slot { return shared[i].Slot })
-	for _, r := range others {
-		b = appendWords(b, uint64(r.Slot)|uint64(r.Depth)<<32)
+	b = appendWords(b, uint64(common)|uint64(len(s.Rows)-shared)<<32, uint64(len(s.Tiers)))
+	b, width := appendSetHead(b, shared, top)
+	at := len(b)
+	b = appendZeros(b, 8*width)
+	for _, r := range s.Rows {
+		if r.Depth == common && width > 0 {
+			setBit(b[at:], r.Slot)
+		} else if r.Depth == common {
+			b = binary.LittleEndian.AppendUint32(b, uint32(r.Slot))
+		}
+	}
+	b = appendZeros(b, -(len(b)-at)&7)
+	for _, r := range s.Rows {
+		if r.Depth != common {
+			b = appendWords(b, uint64(r.Slot)|uint64(r.Depth)<<32)
+		}
 	}
 	for _, t := range s.Tiers {
 		b = appendWords(b, uint64(t.Slot)|uint64(t.Depth[0])<<32, uint64(t.Depth[1])|uint64(t.Depth[2])<<32, uint64(t.Depth[3]))
@@ -119,18 +126,9 @@ func commonDepth(rows []indexer.Row) (d uint32) {
 	return d
 }
 
-func allHave(rows []indexer.Row, d uint32) bool {
-	for _, r := range rows {
-		if r.Depth != d {
-			return false
-		}
-	}
-	return true
-}
-
 // decodeAnswer reads the answer to q into a, whose memory it uses again. seen is memory.
 // An answer that does not fit the question is an error.
-func decodeAnswer(b []byte, q *question, a *answer, seen *slotSet) error {
+func decodeAnswer(b []byte, q *question, a *answer, seen *bitSet) error {
 	r := reader{b: b}
 	head := r.word()
 	a.status, a.current, a.age = status(head>>16), head>>24&1 != 0, time.Duration(head>>32)*time.Millisecond
@@ -142,10 +140,7 @@ func decodeAnswer(b []byte, q *question, a *answer, seen *slotSet) error {
 	}
 	if a.status == statusOK {
 		seen.reset()
-		r.set(func(s indexer.Slot) bool {
-			a.unreadable = append(a.unreadable, s)
-			return seen.add(s)
-		})
+		a.unreadable = r.set(a.unreadable, seen)
 		switch q.kind {
 		case kindMatch:
 			r.scores(q, a, seen)
@@ -183,24 +178,24 @@ func decodeAnswer(b []byte, q *question, a *answer, seen *slotSet) error {
 }
 
 // scores reads rows: every slot once, no depth beyond the question.
-func (r *reader) scores(q *question, a *answer, seen *slotSet) {
+func (r *reader) scores(q *question, a *answer, seen *bitSet) {
 	x, tiers := r.word(), r.word()
 	common, others := uint32(x), x>>32
 	deepest := uint32(len(q.query.Locals))
-	row := func(s indexer.Slot, d uint32) bool {
-		if d == 0 || d > deepest || s >= catalog.MaxSlots || !seen.add(s) {
-			return false
-		}
-		a.scores.Rows = append(a.scores.Rows, indexer.Row{Slot: s, Depth: d})
-		return true
-	}
 	seen.reset()
-	r.set(func(s indexer.Slot) bool { return row(s, common) })
+	a.slots = r.set(a.slots[:0], seen)
+	r.bad = r.bad || len(a.slots) > 0 && (common == 0 || common > deepest)
+	for _, s := range a.slots {
+		a.scores.Rows = append(a.scores.Rows, indexer.Row{Slot: s, Depth: common})
+	}
 	for body := r.take(others); len(body) > 0; body = body[8:] {
-		if w := word(body, 0); !row(indexer.Slot(uint32(w)), uint32(w>>32)) {
+		w := word(body, 0)
+		d := uint32(w >> 32)
+		if d == 0 || d > deepest || !seen.add(uint32(w)) {
 			r.bad = true
 			return
 		}
+		a.scores.Rows = append(a.scores.Rows, indexer.Row{Slot: indexer.Slot(uint32(w)), Depth: d})
 	}
 	if tiers > catalog.MaxSlots {
 		r.bad = true
@@ -213,7 +208,7 @@ func (r *reader) scores(q *question, a *answer, seen *slotSet) {
 		for i := 1; i < len(t.Depth); i++ {
 			r.bad = r.bad || t.Depth[i] < t.Depth[i-1]
 		}
-		if r.bad || z>>32 != 0 || t.Slot >= catalog.MaxSlots || t.Depth[len(t.Depth)-1] > deepest || !seen.add(t.Slot) {
+		if r.bad || z>>32 != 0 || t.Depth[len(t.Depth)-1] > deepest || !seen.add(uint32(t.Slot)) {
 			r.bad = true
 			return
 		}

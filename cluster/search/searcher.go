@@ -31,7 +31,7 @@ type Searcher struct {
 	pin      uint64  // map index of the first answer
 	open     slotSet // after the first answer: slots that nobody could read yet
 	next     slotSet // memory
-	seen     slotSet // memory
+	seen     bitSet  // memory
 	asked    []*peer
 	failures []failure
 }

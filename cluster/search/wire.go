@@ -4,7 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
+	"math/bits"
+	"slices"
 
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard/catalog"
@@ -136,67 +137,92 @@ func (r *reader) take(n uint64) []byte {
 	return b
 }
 
-// appendSet appends a set of slots; slot(i) is the i-th of n.
-func appendSet(b []byte, n int, slot func(i int) indexer.Slot) []byte {
-	var top indexer.Slot
-	for i := range n {
-		top = max(top, slot(i))
+// appendSetHead appends the head of a set of n slots up to top, and reports in which form
+// it is shorter: bits, width words of them, or (0) a list.
+func appendSetHead(b []byte, n int, top indexer.Slot) (_ []byte, width int) {
+	if width = int(top)/64 + 1; n == 0 || (n+1)/2 < width {
+		width = 0
 	}
-	width := int(top)/64 + 1
-	if n == 0 || (n+1)/2 < width { // a list is shorter
-		b = appendWords(b, uint64(n))
-		for i := range n {
-			b = binary.LittleEndian.AppendUint32(b, uint32(slot(i)))
-		}
-		if n%2 == 1 {
-			b = append(b, 0, 0, 0, 0)
+	return appendWords(b, uint64(n)|uint64(width)<<32), width
+}
+
+// appendSet appends a set of slots.
+func appendSet(b []byte, slots []indexer.Slot) []byte {
+	var top indexer.Slot
+	for _, s := range slots {
+		top = max(top, s)
+	}
+	b, width := appendSetHead(b, len(slots), top)
+	at := len(b)
+	if width > 0 {
+		b = appendZeros(b, 8*width)
+		for _, s := range slots {
+			setBit(b[at:], s)
 		}
 		return b
 	}
-	b = appendWords(b, uint64(n)|uint64(width)<<32)
-	at := len(b)
-	for range width {
-		b = appendWords(b, 0)
+	for _, s := range slots {
+		b = binary.LittleEndian.AppendUint32(b, uint32(s))
 	}
-	for i := range n {
-		s := slot(i)
-		b[at+int(s)/8] |= 1 << (s % 8) // little-endian words: bit s of the whole
-	}
+	return appendZeros(b, -(len(b)-at)&7)
+}
+
+func appendZeros(b []byte, n int) []byte {
+	b = slices.Grow(b, n)
+	b = b[:len(b)+n]
+	clear(b[len(b)-n:])
 	return b
 }
 
-// set reads a set and calls visit for each slot, as long as that returns true.
-func (r *reader) set(visit func(indexer.Slot) bool) {
+// setBit sets bit s of little-endian words.
+func setBit(b []byte, s indexer.Slot) { b[s/8] |= 1 << (s % 8) }
+
+// set reads a set of slots that are not in seen, and adds them to it.
+func (r *reader) set(dst []indexer.Slot, seen *bitSet) []indexer.Slot {
 	head := r.word()
 	n, width := uint64(uint32(head)), head>>32
 	if n > catalog.MaxSlots || width > catalog.MaxSlots/64 {
 		r.bad = true
-		return
+		return dst
 	}
 	if width == 0 {
-		b := r.take((n + 1) / 2)
-		for i := 0; b != nil && i < int(n); i++ {
-			s := binary.LittleEndian.Uint32(b[4*i:])
-			if s >= catalog.MaxSlots || !visit(indexer.Slot(s)) {
+		body := r.take((n + 1) / 2)
+		for i := 0; body != nil && i < int(n); i++ {
+			s := binary.LittleEndian.Uint32(body[4*i:])
+			if !seen.add(s) {
 				r.bad = true
-				return
+				return dst
 			}
+			dst = append(dst, indexer.Slot(s))
 		}
-		return
+		return dst
 	}
-	b := r.take(width)
-	for i, byte := range b {
-		for bit := range 8 {
-			if byte&(1<<bit) == 0 {
-				continue
-			}
-			if n--; n == math.MaxUint64 || !visit(indexer.Slot(8*i+bit)) {
-				r.bad = true
-				return
-			}
+	before := len(dst)
+	body := r.take(width)
+	for i := range len(body) / 8 {
+		w := word(body, i)
+		r.bad = r.bad || seen[i]&w != 0
+		seen[i] |= w
+		for ; w != 0; w &= w - 1 {
+			dst = append(dst, indexer.Slot(64*i+bits.TrailingZeros64(w)))
 		}
 	}
-	r.bad = r.bad || n != 0
+	r.bad = r.bad || uint64(len(dst)-before) != n
+	return dst
+}
+
+// bitSet has a bit for each slot that there can be.
+type bitSet [catalog.MaxSlots / 64]uint64
+
+func (s *bitSet) reset() { clear(s[:]) }
+
+// add reports whether x is a slot and new.
+func (s *bitSet) add(x uint32) bool {
+	if x >= catalog.MaxSlots || s[x/64]&(1<<(x%64)) != 0 {
+		return false
+	}
+	s[x/64] |= 1 << (x % 64)
+	return true
 }
 
 // slotSet is a set of slots that is emptied cheaply when it is small.
