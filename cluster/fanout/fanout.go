@@ -31,6 +31,7 @@ type Fanout struct {
 
 	heldBytes atomic.Int64 // of all queues
 	reporting atomic.Bool  // somebody waits for acknowledgements to report
+	backlog   atomic.Int64 // fills that wait for a worker
 
 	build struct {
 		sync.Mutex
@@ -118,6 +119,8 @@ func (f *Fanout) refillAll(t *table) {
 		one.add(int(r.h.Partition))
 		s.mu.Lock()
 		s.close(pe, one)
+		// It is not to be opened as empty, whatever the receiver has.
+		s.touched.add(int(r.h.Partition))
 		if pe.index < len(s.copies) {
 			if fl := s.copies[pe.index].fill; fl != nil && fl.parts.meets(one) {
 				fl.cancel() // what it has sent may have been in vain
@@ -181,6 +184,7 @@ func (f *Fanout) Run(ctx context.Context) error {
 		for waiting := true; waiting; {
 			var to chan need
 			var next need
+			f.backlog.Store(int64(len(needs)))
 			if len(needs) > 0 {
 				to, next = work, needs[0]
 			}
@@ -227,11 +231,16 @@ func (f *Fanout) scan(t *table, now time.Time, needs []need) []need {
 					covered.or(fl.parts)
 				}
 			}
+			stale := s.forget(t, pe)
 			c := s.live(pe)
 			if c == nil {
 				continue
 			}
 			covered.or(c.open)
+			if stale && !now.Before(c.retryAt) {
+				needs = append(needs, need{s, pe})
+				continue
+			}
 			copy(missing, want)
 			missing.and(s.touched)
 			missing.andNot(c.open)

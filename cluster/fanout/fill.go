@@ -17,6 +17,7 @@ const (
 	fromSelf    source = iota // this node's own open copy
 	fromPeer                  // an open copy of a peer, by a fence
 	fromNothing               // nobody has had it: all frames are pending
+	forgotten                 // nothing is filled: this node's copies are freed
 )
 
 // Errors of fills.
@@ -84,13 +85,22 @@ func (s *slot) beginFill(t *table, pe *peer, now time.Time) *fill {
 		return nil
 	}
 	c := s.copiesOf(pe)
-	missing := t.want(pe).clone()
-	missing.and(s.touched)
-	missing.andNot(c.open)
-	if c.fill != nil || missing.empty() || now.Before(c.retryAt) {
+	if c.fill != nil || now.Before(c.retryAt) {
 		return nil
 	}
 	fl := &fill{f: s.f, s: s, target: pe, sess: c.sess, parts: newSet(t.partitions), ended: make(chan struct{})}
+	if pe.self() && s.forget(t, pe) {
+		fl.from = forgotten
+		fl.parts.or(c.had)
+		fl.parts.andNot(t.routed(pe))
+		fl.list = fl.parts.list()
+		c.open.andNot(fl.parts)
+		c.fill = fl
+		return fl
+	}
+	missing := t.want(pe).clone()
+	missing.and(s.touched)
+	missing.andNot(c.open)
 	for _, p := range missing.list() {
 		from, at, ok := s.sourceOf(p, pe, now)
 		switch {
@@ -117,6 +127,7 @@ func (s *slot) beginFill(t *table, pe *peer, now time.Time) *fill {
 	case fromNothing:
 		s.pend.busy, fl.complete = true, true
 	}
+	c.had.or(fl.parts)
 	c.fill = fl
 	return fl
 }
@@ -193,9 +204,12 @@ func (w *filler) close() {
 }
 
 func (fl *fill) run(ctx context.Context, w *filler) error {
-	dump, err := fl.fetch(ctx)
-	if err != nil {
-		return err
+	var dump map[indexer.PartitionID]copywire.Copy
+	if fl.from != forgotten {
+		var err error
+		if dump, err = fl.fetch(ctx); err != nil {
+			return err
+		}
 	}
 	if fl.target.self() {
 		fl.f.selfFill(fl, true)
@@ -209,6 +223,9 @@ func (fl *fill) run(ctx context.Context, w *filler) error {
 		if err := fl.beginLocal(ctx); err != nil {
 			return err
 		}
+	}
+	if fl.from == forgotten {
+		return fl.forgetLocal(ctx, w)
 	}
 	for _, p := range fl.list {
 		if err := fl.content(ctx, w, p, dump[p]); err != nil {
@@ -290,7 +307,7 @@ func (fl *fill) alive() error {
 
 // content sends what a copy has, as frames that make an empty copy equal to it.
 func (fl *fill) content(ctx context.Context, w *filler, p indexer.PartitionID, c copywire.Copy) error {
-	return copywire.Rebuild(&w.build, fl.header(p, c.Sequence), c.Stretches, fl.f.cfg.FillFrame/8, func(first, last bool, fr indexer.Frame) error {
+	return copywire.Rebuild(&w.build, fl.s.header(p, c.Sequence), c.Stretches, fl.f.cfg.FillFrame/8, func(first, last bool, fr indexer.Frame) error {
 		if fl.f.cfg.broken.noClear {
 			if first {
 				fr = withoutClear(fr)
@@ -435,7 +452,7 @@ func (fl *fill) close(more []held) error {
 	var b indexer.FrameBuilder
 	for _, p := range fl.list {
 		// A frame without operations: the copy is complete up to the sequence in it.
-		b.Reset(fl.header(p, s.label[p]))
+		b.Reset(s.header(p, s.label[p]))
 		if !send(copywire.AppendFill(nil, false, true, b.Frame())) {
 			return errLost
 		}
@@ -475,13 +492,16 @@ func (fl *fill) done(err error) {
 		c.retryAt = time.Now().Add(c.backoff)
 	}
 	s.mu.Unlock()
-	if err == nil {
+	switch {
+	case err == nil && fl.from != forgotten:
 		fl.target.count.fills.Add(1)
-	} else {
+	case err != nil:
 		fl.target.count.failed.Add(1)
 		if !errors.Is(err, context.Canceled) {
 			f.log.Info("fill failed; it is tried again", "slot", s.name, "partitions", len(fl.list), "target", fl.target.name, "source", fl.sourceName(), "error", err)
 		}
 	}
-	f.wakeUp()
+	if f.backlog.Load() == 0 || err != nil {
+		f.wakeUp()
+	}
 }

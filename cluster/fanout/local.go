@@ -80,18 +80,12 @@ func (fl *fill) dumpNow(ctx context.Context, p indexer.PartitionID) (copywire.Co
 	}
 	// A copy that had to be closed is empty, and that would be taken for its content. All
 	// its frames are applied, so its owner would know; nothing is noted that was not.
-	if !s.f.cfg.Owner.NoteLocal(fl.header(p, s.label[p])) {
+	if !s.f.cfg.Owner.NoteLocal(s.header(p, s.label[p])) {
 		return c, nil
 	}
 	c.Open = true
 	s.copies[fl.target.index].held.add(int(p))
 	return c, nil
-}
-
-// header is that of a frame of the fill.
-func (fl *fill) header(p indexer.PartitionID, sequence uint64) indexer.Header {
-	n := fl.s.name
-	return indexer.Header{Group: n.Group, Partition: p, Slot: n.Slot, Life: n.Life, Tenure: fl.s.tenure, Sequence: sequence}
 }
 
 // beginLocal closes this node's copies and waits until all that they got by another
@@ -237,5 +231,24 @@ func (f *Fanout) FlushLocal(ctx context.Context, g indexer.GroupID, s indexer.Sl
 			}
 		}
 	}
+	return nil
+}
+
+// forgetLocal frees what this node has of partitions that it is no receiver of any more.
+func (fl *fill) forgetLocal(ctx context.Context, w *filler) error {
+	for _, p := range fl.list {
+		w.build.Reset(fl.s.header(p, 0))
+		w.build.Clear(indexer.AllTiers)
+		if err := fl.writeLocal(ctx, w, w.build.Frame()); err != nil {
+			return err
+		}
+	}
+	if err := w.writer().Flush(ctx); err != nil {
+		return err
+	}
+	fl.s.mu.Lock()
+	defer fl.s.mu.Unlock()
+	fl.f.cfg.Owner.CloseLocal(fl.s.name, fl.s.tenure, fl.list)
+	fl.s.copies[fl.target.index].had.andNot(fl.parts)
 	return nil
 }

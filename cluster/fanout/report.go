@@ -3,6 +3,7 @@ package fanout
 import (
 	"context"
 	"maps"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -127,20 +128,55 @@ func (f *Fanout) boots(v *state.View, j *state.Job) (boots map[string]uint64, ok
 
 // openAt reports whether all copies of this node's slots are open at the targets.
 func (f *Fanout) openAt(t *table, j *state.Job) bool {
+	targets := f.targetsOf(t, j)
 	for _, s := range t.own {
-		s.mu.Lock()
-		for _, m := range j.Moves {
-			if m.To == "" || !s.fresh || s.gone || s.retired {
-				continue
-			}
-			if c := s.live(f.peers.get(m.To)); c == nil || !c.open.has(int(m.Partition)) {
-				s.mu.Unlock()
-				return false
-			}
+		if _, open := s.openAt(targets); !open {
+			return false
 		}
-		s.mu.Unlock()
 	}
 	return true
+}
+
+// target is what a peer is to get by a layout change.
+type target struct {
+	peer  *peer
+	parts set
+}
+
+func (f *Fanout) targetsOf(t *table, j *state.Job) (out []target) {
+	for name := range j.Boots {
+		out = append(out, target{f.peers.get(name), newSet(t.partitions)})
+	}
+	for _, m := range j.Moves {
+		for i := range out {
+			if out[i].peer.name == m.To {
+				out[i].parts.add(int(m.Partition))
+			}
+		}
+	}
+	return out
+}
+
+// openAt counts which of the slot's copies are open at targets, and reports whether all
+// are. Lives that nothing is written to have none.
+func (s *slot) openAt(targets []target) (n int, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.fresh || s.gone || s.retired {
+		return 0, true
+	}
+	all = true
+	for _, t := range targets {
+		c := s.live(t.peer)
+		for i, w := range t.parts {
+			if c != nil {
+				n += bits.OnesCount64(w & c.open[i])
+				w &^= c.open[i]
+			}
+			all = all && w == 0
+		}
+	}
+	return n, all
 }
 
 // sentTo is what has been sent to the targets of a job until now.

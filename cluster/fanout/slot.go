@@ -51,6 +51,10 @@ type copies struct {
 	open set      // gets frames
 	held set      // its frames wait for the end of the fill
 	fill *fill    // under way; nil = none
+	// had: may have content at the peer, open or not, as long as that is the process of
+	// boot.
+	had  set
+	boot uint64
 
 	retryAt time.Time
 	backoff time.Duration
@@ -83,7 +87,8 @@ func (s *slot) copiesOf(p *peer) *copies {
 	c := &s.copies[p.index]
 	cur := p.cur.Load()
 	if c.open == nil {
-		c.open, c.held = newSet(64*len(s.touched)), newSet(64*len(s.touched))
+		n := 64 * len(s.touched)
+		c.open, c.held, c.had = newSet(n), newSet(n), newSet(n)
 	} else if c.sess != cur {
 		if !s.f.cfg.broken.keepOpen {
 			clear(c.open)
@@ -92,6 +97,10 @@ func (s *slot) copiesOf(p *peer) *copies {
 		c.retryAt, c.backoff = time.Time{}, 0
 	}
 	c.sess = cur
+	if cur != nil && c.boot != cur.id.ReceiverBoot {
+		c.boot = cur.id.ReceiverBoot
+		clear(c.had)
+	}
 	return c
 }
 
@@ -245,14 +254,19 @@ func (s *slot) openEmpty(t *table, pe *peer) {
 	if !s.fresh || s.gone || s.retired || !pe.up() {
 		return
 	}
-	c := s.copiesOf(pe)
-	parts := t.want(pe).clone()
-	parts.andNot(s.touched)
-	parts.andNot(c.open)
-	parts.andNot(c.held)
-	if parts.empty() {
+	c, want, some := s.copiesOf(pe), t.want(pe), false
+	if c.fill != nil && c.fill.from == forgotten {
 		return
 	}
+	for i, w := range want {
+		some = some || w&^s.touched[i]&^c.open[i] != 0
+	}
+	if !some {
+		return
+	}
+	parts := want.clone()
+	parts.andNot(s.touched)
+	parts.andNot(c.open)
 	list := parts.list()
 	if pe.self() {
 		s.f.cfg.Owner.OpenLocal(s.name, s.tenure, list)
@@ -260,6 +274,50 @@ func (s *slot) openEmpty(t *table, pe *peer) {
 		return
 	}
 	c.open.or(parts)
+	c.had.or(parts)
+}
+
+// forget frees what a peer has of partitions that it is no receiver of any more. The
+// caller holds the lock. This node's own copies are left to a worker: it reports true if
+// there are any.
+func (s *slot) forget(t *table, pe *peer) bool {
+	if !pe.up() || pe.index >= len(s.copies) {
+		return false
+	}
+	c, routed, some := s.copiesOf(pe), t.routed(pe), false
+	if c.fill != nil {
+		return false
+	}
+	for i := range c.had {
+		// What is not touched has no content, and may be opened again as empty.
+		c.had[i] &= routed[i] | s.touched[i]
+		some = some || c.had[i]&^routed[i] != 0
+	}
+	if !some || pe.self() {
+		return some
+	}
+	parts := c.had.clone()
+	parts.andNot(routed)
+	var b indexer.FrameBuilder
+	for _, p := range parts.list() {
+		// The beginning of a fill that never ends: the copy is closed and empty.
+		b.Reset(s.header(p, s.label[p]))
+		b.Clear(indexer.AllTiers)
+		if !s.f.sendControl(c.sess, copywire.AppendFill(nil, true, false, b.Frame())) {
+			return false
+		}
+	}
+	if !s.f.sendControl(c.sess, copywire.AppendClose(nil, s.name, s.tenure, parts.list())) {
+		return false
+	}
+	c.open.andNot(parts)
+	c.had.andNot(parts)
+	return false
+}
+
+// header is that of a frame of the slot.
+func (s *slot) header(p indexer.PartitionID, sequence uint64) indexer.Header {
+	return indexer.Header{Group: s.name.Group, Partition: p, Slot: s.name.Slot, Life: s.name.Life, Tenure: s.tenure, Sequence: sequence}
 }
 
 // close ends copies that a peer may take for open: nothing is acknowledged without it

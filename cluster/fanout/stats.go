@@ -131,18 +131,16 @@ func (f *Fanout) Progress() (out []Progress) {
 	for i := range t.view.Jobs {
 		j := &t.view.Jobs[i]
 		p := Progress{Job: j.ID, Reported: !j.Waiting[f.cfg.Name]}
+		targets := f.targetsOf(t, j)
 		for _, s := range t.own {
-			s.mu.Lock()
-			for _, m := range j.Moves {
-				if m.To == "" || !s.fresh {
-					continue
-				}
-				p.Copies++
-				if c := s.live(f.peers.get(m.To)); c != nil && c.open.has(int(m.Partition)) {
-					p.Open++
-				}
+			if !s.fresh {
+				continue
 			}
-			s.mu.Unlock()
+			for _, to := range targets {
+				p.Copies += to.parts.count()
+			}
+			n, _ := s.openAt(targets)
+			p.Open += n
 		}
 		bytes := f.filledFor(j.Boots)
 		f.reports.mu.Lock()

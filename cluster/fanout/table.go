@@ -18,6 +18,7 @@ type table struct {
 	own        []*slot          // of them, the lives that go on, in the order of the catalog
 	routes     []*route         // by partition
 	wants      []set            // by number of the peer: of what it is an owner or a target
+	routeds    []set            // by number of the peer: of what it gets frames
 	none       set
 }
 
@@ -31,6 +32,13 @@ type route struct {
 func (t *table) want(p *peer) set {
 	if p.index < len(t.wants) && t.wants[p.index] != nil {
 		return t.wants[p.index]
+	}
+	return t.none
+}
+
+func (t *table) routed(p *peer) set {
+	if p.index < len(t.routeds) && t.routeds[p.index] != nil {
+		return t.routeds[p.index]
 	}
 	return t.none
 }
@@ -101,15 +109,12 @@ func (f *Fanout) route(t *table) {
 		for _, name := range t.view.Receivers(uint32(p)) {
 			pe := f.peers.get(name)
 			to = append(to, pe)
-			for len(t.wants) <= pe.index {
-				t.wants = append(t.wants, nil)
-			}
-			if t.wants[pe.index] == nil {
-				t.wants[pe.index] = newSet(t.partitions)
-			}
-			t.wants[pe.index].add(p)
+			t.wants = t.mark(t.wants, pe, p)
 		}
 		to = append(to, late[indexer.PartitionID(p)]...)
+		for _, pe := range to {
+			t.routeds = t.mark(t.routeds, pe, p)
+		}
 		slices.SortFunc(to, func(a, b *peer) int { return a.index - b.index })
 		key = key[:0]
 		for _, pe := range to {
@@ -122,6 +127,18 @@ func (f *Fanout) route(t *table) {
 		}
 		t.routes[p] = r
 	}
+}
+
+// mark adds a partition to the set of a peer.
+func (t *table) mark(sets []set, pe *peer, p int) []set {
+	for len(sets) <= pe.index {
+		sets = append(sets, nil)
+	}
+	if sets[pe.index] == nil {
+		sets[pe.index] = newSet(t.partitions)
+	}
+	sets[pe.index].add(p)
+	return sets
 }
 
 // slotsOf fills in the slots whose sources the view gives to this node, and those whose
@@ -201,7 +218,7 @@ func (f *Fanout) expire(now time.Time) (next time.Time) {
 		s.mu.Unlock()
 	}
 	t := *old
-	t.wants = nil
+	t.wants, t.routeds = nil, nil
 	f.route(&t)
 	f.table.Store(&t)
 	return next
