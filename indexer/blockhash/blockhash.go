@@ -20,14 +20,19 @@ const Seed uint64 = 1337
 // NamespaceSeed returns the seed of a namespace: Seed plus XXH3(lora, seed 0) plus
 // XXH3(salt, seed 1), wrapping; an empty string counts as absent.
 func NamespaceSeed(lora, salt string) uint64 {
-	s := Seed
+	l, x := Namespace(lora, salt)
+	return Seed + l + x
+}
+
+// Namespace returns the two hashes that make a namespace: of an absent name, 0.
+func Namespace(lora, salt string) (l, s uint64) {
 	if lora != "" {
-		s += xxh3.HashString(lora)
+		l = xxh3.HashString(lora)
 	}
 	if salt != "" {
-		s += xxh3.HashStringSeed(salt, 1)
+		s = xxh3.HashStringSeed(salt, 1)
 	}
-	return s
+	return l, s
 }
 
 // Content is the content of consecutive blocks, as an engine announced it.

@@ -54,9 +54,13 @@ func (t *Translator) builder(part uint32) *indexer.FrameBuilder {
 		}
 		p.active = append(p.active, part)
 		p.list[part].frame = uint32(len(p.active))
+		seq := t.seq
+		if t.heir != nil { // what the partition has already stays in its label
+			seq = max(seq, t.heir.cursor(p.list[part].id))
+		}
 		s.builders[len(p.active)-1].Reset(indexer.Header{
 			Group: t.cfg.Group, Partition: p.list[part].id, Slot: t.cfg.Slot,
-			Life: t.cfg.Life, Tenure: t.cfg.Tenure, Sequence: t.seq,
+			Life: t.cfg.Life, Tenure: t.cfg.Tenure, Sequence: seq,
 		})
 	}
 	return s.builders[p.list[part].frame-1]

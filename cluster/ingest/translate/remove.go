@@ -20,6 +20,11 @@ func (t *Translator) Remove(tier indexer.Tier, engines []uint64) Outcome {
 		t.count(&out)
 		return out
 	}
+	if t.heir != nil {
+		all := len(engines)
+		engines = t.unsettled(engines)
+		out.Settled = all - len(engines)
+	}
 	for len(engines) > 0 {
 		n := min(len(engines), removeBatch)
 		t.remove(tier, engines[:n], &out)
@@ -132,6 +137,8 @@ func (t *Translator) Clear(tier indexer.Tier) Outcome {
 	t.mustBeOpen()
 	var out Outcome
 	switch {
+	case t.heir != nil && (tier == indexer.AllTiers || tier < indexer.NumTiers):
+		out.Dropped = t.clearUnsettled(tier)
 	case tier == indexer.AllTiers:
 		out.Dropped = t.clearAll()
 	case tier < indexer.NumTiers:

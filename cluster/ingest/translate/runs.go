@@ -64,6 +64,13 @@ func (r *runTable) open(parts *partTable, part, ns uint32) uint32 {
 		*rec = runRecord{wire: rec.wire, part: uint16(part), ns: ns, mark: touchedMark}
 		return run
 	}
+	run := r.make(runRecord{wire: p.wires, part: uint16(part), ns: ns, mark: touchedMark})
+	p.wires++
+	return run
+}
+
+// make adds a record.
+func (r *runTable) make(rec runRecord) uint32 {
 	run := r.made
 	if run == maxRuns {
 		panic("translate: runs exhausted") // maxHeld blocks rule it out
@@ -72,8 +79,7 @@ func (r *runTable) open(parts *partTable, part, ns uint32) uint32 {
 	if int(run/runChunk) == len(r.chunks) {
 		r.chunks = append(r.chunks, r.mem.runs())
 	}
-	*r.at(run) = runRecord{wire: p.wires, part: uint16(part), ns: ns, mark: touchedMark}
-	p.wires++
+	*r.at(run) = rec
 	return run
 }
 

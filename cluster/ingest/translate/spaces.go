@@ -9,7 +9,9 @@ type spaceTable struct {
 	free  []uint32
 }
 
-type spaceKey struct{ lora, salt string }
+// spaceKey is a namespace as the hashes of its two names (blockhash.Namespace). It is
+// the note that runs carry; the one without names needs none.
+type spaceKey struct{ lora, salt uint64 }
 
 type space struct {
 	spaceKey
@@ -26,7 +28,12 @@ func (s *spaceTable) init(lora, salt string) {
 // intern returns the number of a namespace. It is good until the next intern,
 // unless a run holds it by then.
 func (s *spaceTable) intern(lora, salt string) uint32 {
-	k := spaceKey{lora, salt}
+	var k spaceKey
+	k.lora, k.salt = blockhash.Namespace(lora, salt)
+	return s.internKey(k)
+}
+
+func (s *spaceTable) internKey(k spaceKey) uint32 {
 	if i, ok := s.byKey[k]; ok {
 		return i
 	}
@@ -37,12 +44,17 @@ func (s *spaceTable) intern(lora, salt string) uint32 {
 		i = uint32(len(s.list))
 		s.list = append(s.list, space{})
 	}
-	s.list[i] = space{spaceKey: k, seed: blockhash.NamespaceSeed(lora, salt)}
+	s.list[i] = space{spaceKey: k, seed: blockhash.Seed + k.lora + k.salt}
 	s.byKey[k] = i
 	return i
 }
 
 func (s *spaceTable) seed(ns uint32) uint64 { return s.list[ns].seed }
+
+func (s *spaceTable) note(ns uint32) [2]uint64 {
+	k := s.list[ns].spaceKey
+	return [2]uint64{k.lora, k.salt}
+}
 
 // tag is the path tag of the namespace's root.
 func (s *spaceTable) tag(ns uint32) uint16 { return uint16(s.list[ns].seed * 0xff51afd7ed558ccd >> 48) }
@@ -62,11 +74,12 @@ func (s *spaceTable) release(ns uint32) {
 
 // agrees reports whether what an event names fits namespace ns.
 func (s *spaceTable) agrees(ns uint32, lora, salt string) bool {
-	return agree(s.list[ns].lora, lora) && agree(s.list[ns].salt, salt)
+	if lora == "" && salt == "" {
+		return true
+	}
+	l, x := blockhash.Namespace(lora, salt)
+	return (lora == "" || l == s.list[ns].lora) && (salt == "" || x == s.list[ns].salt)
 }
-
-// agree compares a named value with what it should be; "" names nothing.
-func agree(have, named string) bool { return named == "" || named == have }
 
 // differ reports whether both name a value, and not the same.
 func differ(a, b string) bool { return a != "" && b != "" && a != b }

@@ -58,6 +58,10 @@ func (t *Translator) storeBlocks(s *Store, out *Outcome) {
 		t.spaces.hold(at.ns)
 		defer t.spaces.release(at.ns)
 	}
+	if t.heir != nil && why == "" && t.settledStore(s, at, ids) {
+		out.Settled = n
+		return
+	}
 	if why == "" && mapped == 0 && at.kind <= atBlock && len(t.taint) == 0 && t.pool.len() == 0 && n <= indexer.MaxRunLength/2 {
 		// All hashes are new: they are one stretch, and only a hash that occurs twice
 		// can contradict, which entering them finds.
@@ -217,6 +221,7 @@ func (t *Translator) claim(id uint32, h uint64, tier indexer.Tier, out *Outcome)
 func (t *Translator) storeStretch(at place, tier indexer.Tier, engines []uint64, c blockhash.Content, first int, probes []probe) (after place, ok bool) {
 	seed := t.spaces.seed(at.ns)
 	for done := 0; done < len(engines); {
+		tag := t.tagAt(at)
 		room := 1
 		if probes != nil {
 			room = len(engines)
@@ -239,6 +244,9 @@ func (t *Translator) storeStretch(at place, tier indexer.Tier, engines []uint64,
 		locals, copied := t.builder(uint32(rec.part)).Store(tier, rec.name(), uint32(start), parent, m)
 		appendLocals(locals[:0], c, first+done, first+done+m, seed)
 		copy(copied, column)
+		if start == 0 {
+			t.builder(uint32(rec.part)).Mark(indexer.Mark{Set: true, Tag: tag, Note: t.spaces.note(at.ns)})
+		}
 		at = place{kind: atBlock, id: last, ns: at.ns}
 		done += m
 	}
@@ -278,6 +286,8 @@ func (t *Translator) placeholder(s *Store, out *Outcome) {
 		switch id := t.blocks.find(h); {
 		case t.tainted(h):
 			out.Uncredited++
+		case id != 0 && t.heir != nil && t.settledBlock(id):
+			out.Settled++
 		case id != 0:
 			t.claim(id, h, s.Tier, out)
 		case t.pool.addTier(h, s.Tier):

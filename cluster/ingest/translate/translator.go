@@ -33,6 +33,7 @@ type Translator struct {
 	shedAt uint32 // unit that the shed policy looks at next, going down
 	shedNo uint16 // its passes so far
 	cfg    Config
+	heir   *heir // until every partition has been caught up with
 }
 
 var _ Interface = (*Translator)(nil)
@@ -76,6 +77,9 @@ func (t *Translator) Begin(sequence uint64) {
 		panic("translate: Begin inside a batch")
 	}
 	t.open, t.seq = true, sequence
+	if t.heir != nil {
+		t.beginInherited()
+	}
 }
 
 // End closes the batch. Every frame is offered to emit even if an earlier one

@@ -65,6 +65,7 @@ type Outcome struct {
 	Unknown     int   // removed hashes (or placeholder hashes) that are not mapped
 	Uncredited  int   // blocks left out because their hash or their parent is tainted
 	OrphansLost int   // orphans that fell out of the full pool
+	Settled     int   // blocks of a batch given again that their partition has already (see Heir)
 	Shed        int   // blocks dropped for the memory bound, in all tiers
 	Err         error // the event was rejected whole: wraps ErrRejected or ErrRefused
 }
@@ -94,6 +95,7 @@ const (
 type Stats struct {
 	Stored, Claimed, Trimmed, Attached, Orphaned, Forgotten, Dropped uint64 // blocks
 	Unknown, Uncredited, OrphansLost, Shed, Rejected                 uint64
+	Inherited, InheritDropped                                        uint64                   // blocks, by Inherit
 	Held                                                             [indexer.NumTiers]uint64 // gauge: mapped hashes per tier
 	Mapped                                                           uint64                   // gauge: mapped hashes
 	Runs                                                             uint64                   // gauge: live runs
