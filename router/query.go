@@ -134,11 +134,28 @@ func noIndexer(k catalog.GroupKey) error {
 	return &apiError{status: http.StatusNotFound, text: fmt.Sprintf("no indexer for model=%s routing_group=%s", k.Model, k.RoutingGroup)}
 }
 
+// maxHeader bounds a header's text: proxies refuse long ones.
+const maxHeader = 1024
+
+// headerText makes a text fit for a header.
+func headerText(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+	if len(s) > maxHeader {
+		s = s[:maxHeader-3] + "..."
+	}
+	return s
+}
+
 // announce says in a header that an answer is not complete: for the dialects whose
 // bodies have no room for it, and for proxies.
 func (c *call) announce(m Completeness) {
 	if m.Partial {
-		c.w.Header().Set("X-Kvcluster-Partial", cmp.Or(strings.Join(m.Missing, ", "), "true"))
+		c.w.Header().Set("X-Kvcluster-Partial", cmp.Or(headerText(strings.Join(m.Missing, ", ")), "true"))
 	}
 	if m.Stale {
 		age := "true"

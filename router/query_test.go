@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/indexer/blockhash"
@@ -188,4 +189,99 @@ func TestIncompleteAnswers(t *testing.T) {
 	}
 	f.post("/query_by_hash", `{"block_hashes":[1],"model":"m","block_size":4}`).want(t, 200,
 		`{"default":{"1":{"longest_matched":4,"GPU":4,"DP":{"0":4},"CPU":0,"DISK":0,"partial":true,"missing":["partition 5"],"stale":true}}}`)
+}
+
+// Every query route in every dialect says what is missing and how old the map may be, also
+// when nobody holds anything.
+func TestIncompleteInEveryDialect(t *testing.T) {
+	f := setup(t, Config{})
+	f.register("1", 0)
+	f.fake.hold("1", 0, indexer.Device, 0, 1)
+	f.fake.lacks = Completeness{Partial: true, Missing: []string{"partition 5: b: no answer", "x"}, Stale: true, MapAge: 7200 * time.Millisecond}
+	const fields = `"partial":true,"missing":["partition 5: b: no answer","x"],"stale":true,"map_age_ms":7200`
+	for name, c := range map[string]struct{ path, body, want string }{
+		"tokens, nobody": {"/query", `{"token_ids":[1,2,3,4],"model_name":"m"}`, `{"scores":{},"frequencies":[],"instances":{},` + fields + `}`},
+		"sequence":       {"/query_by_hash", `{"seq_hashes":[1],"model_name":"m"}`, `{"scores":{"1":{"0":4}},"frequencies":[],"instances":{"1":{"longest_matched":4,"gpu":4,"dp":{"0":4},"cpu":4,"disk":4}},` + fields + `}`},
+		"first draft":    {"/query", `{"token_ids":[1,2,3,4],"model":"m"}`, `{"data":{},` + fields + `}`},
+		"current":        {"/query_by_hash", `{"block_hash":[1],"model":"m","block_size":4}`, `{"default":{"1":{"longest_matched":4,"GPU":4,"DP":{"0":4},"CPU":0,"DISK":0,` + fields + `}}}`},
+	} {
+		a := f.post(c.path, c.body)
+		a.want(t, 200, c.want)
+		if p, s := a.header.Get("X-Kvcluster-Partial"), a.header.Get("X-Kvcluster-Stale"); p != "partition 5: b: no answer, x" || s != "true; map_age_ms=7200" {
+			t.Errorf("%s: headers %q %q", name, p, s)
+		}
+	}
+	for _, q := range []string{`/explain`} {
+		a := f.post(q, `{"block_hashes":[1],"model_name":"m","instance_id":1}`)
+		if !strings.Contains(a.body, fields) || a.header.Get("X-Kvcluster-Partial") == "" {
+			t.Errorf("%s: %s", q, a.body)
+		}
+		text := f.do("POST", q+"?format=text", "application/json", `{"block_hashes":[1],"model_name":"m","instance_id":1}`)
+		if !strings.Contains(text.body, "partition 5: b: no answer, x") || !strings.Contains(text.body, "may be 7.2s old") {
+			t.Errorf("%s: %s", q, text.body)
+		}
+	}
+	// A missing part with a line break in its name must not break the header.
+	f.fake.lacks = Completeness{Partial: true, Missing: []string{"instance a\r\nb"}}
+	if h := f.post("/query", `{"token_ids":[1,2,3,4],"model_name":"m"}`).header.Get("X-Kvcluster-Partial"); strings.ContainsAny(h, "\r\n") || h == "" {
+		t.Errorf("header %q", h)
+	}
+	f.fake.lacks.Missing = []string{strings.Repeat("ä very long name ", 1000)}
+	if h := f.post("/query", `{"token_ids":[1,2,3,4],"model_name":"m"}`).header.Get("X-Kvcluster-Partial"); len(h) != 1024 || !strings.HasPrefix(h, "? very") {
+		t.Errorf("header %q", h)
+	}
+	body := f.get("/metrics").body
+	for completeness, want := range map[string]string{"complete": "0", "partial": "2", "stale": "0", "partial_stale": "6", "refused": "0"} {
+		if got := series(body, `kvcluster_answers_total{completeness="`+completeness+`"}`); got != want {
+			t.Errorf("%s: %q, want %s", completeness, got, want)
+		}
+	}
+}
+
+// With stale answers refused a query is a 503 that says why, in every dialect.
+func TestRefusedAnswers(t *testing.T) {
+	f := setup(t, Config{})
+	f.register("1", 0)
+	f.fake.lacks = Completeness{Stale: true}
+	f.fake.refuse = fmt.Errorf("%w: node c cannot prove that its map is current; it may be 7.2s old", ErrUnavailable)
+	const text = `unavailable: node c cannot prove that its map is current; it may be 7.2s old`
+	for path, body := range map[string]string{
+		"/query":         `{"token_ids":[1,2,3,4],"model_name":"m"}`,
+		"/query_by_hash": `{"seq_hashes":[1],"model_name":"m"}`,
+		"/explain":       `{"block_hashes":[1],"model_name":"m","instance_id":1}`,
+	} {
+		a := f.post(path, body)
+		a.want(t, 503, `{"error":"`+text+`"}`)
+		if a.header.Get("Retry-After") != "1" {
+			t.Errorf("%s: %v", path, a.header)
+		}
+	}
+	for _, body := range []string{`{"token_ids":[1,2,3,4],"model":"m"}`, `{"token_ids":[1,2,3,4],"model":"m","block_size":4}`} {
+		f.post("/query", body).want(t, 503, `{"error":"`+text+`","reason":"`+text+`"}`)
+	}
+	if got := series(f.get("/metrics").body, `kvcluster_answers_total{completeness="refused"}`); got != "5" {
+		t.Errorf("%s refused", got)
+	}
+}
+
+// A slot is read by the map of the answer: a life that began after it gets nothing, however
+// new the router's own view is.
+func TestPin(t *testing.T) {
+	f := setup(t, Config{})
+	f.register("1", 0)
+	f.fake.onMatch = func(fake *fakeCluster) {
+		fake.onMatch = nil
+		fake.index++
+		err := fake.catalog.Register(fake.index, catalog.Registration{
+			Instance: "late", Group: catalog.GroupKey{Model: "m", RoutingGroup: "default"}, BlockSize: 4, Endpoint: "tcp://h:9",
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		g, slot := fake.rank("late", 0)
+		fake.holdSlot(g.ID, slot, indexer.Device, 0, []uint64{1})
+	}
+	f.post("/query_by_hash", `{"block_hashes":[1],"model_name":"m"}`).want(t, 200, `{"scores":{},"frequencies":[],"instances":{}}`)
+	f.post("/query_by_hash", `{"block_hashes":[1],"model_name":"m"}`).want(t, 200,
+		`{"scores":{"late":{"0":4}},"frequencies":[],"instances":{"late":{"longest_matched":4,"gpu":4,"dp":{"0":4},"cpu":4,"disk":4}}}`)
 }

@@ -11,6 +11,9 @@ import (
 // maxCalls bounds the calls for one question.
 const maxCalls = 8
 
+// maxWhy bounds what is repeated of an error.
+const maxWhy = 200
+
 // reply is the outcome of one call.
 type reply struct {
 	peer *peer
@@ -296,6 +299,9 @@ func (x *Searcher) fail(owner string, err error) {
 	why := err.Error()
 	if errors.Is(err, context.DeadlineExceeded) {
 		why = fmt.Sprintf("no answer within %v", x.s.cfg.Deadline)
+	}
+	if len(why) > maxWhy { // another node's words
+		why = why[:maxWhy] + "..."
 	}
 	x.failures = append(x.failures, failure{owner, why})
 }
