@@ -67,7 +67,8 @@ type Config struct {
 	HoldBytes, HoldTotal int64
 	// Workers is how many fills run at the same time; 0 = 4.
 	Workers int
-	// Throttle bounds the content that fills send, in bytes a second; 0 = no bound.
+	// Throttle bounds the content that fills send, in bytes a second; 0 = no bound. The
+	// frames that came meanwhile are not bounded by it.
 	Throttle int64
 	// FillWindow is how much of one fill may be on its way unacknowledged, in bytes; 0 =
 	// 2 MiB: little beside the window of a link (8 MiB), which other frames need.
@@ -79,7 +80,8 @@ type Config struct {
 	// CallTimeout bounds one call of a fill; 0 = 10 s.
 	CallTimeout time.Duration
 	// Linger is for how long an owner that the log has replaced still gets frames and is
-	// waited for; 0 = 6 s: it may answer for T_serve (5 s) until its lease is over.
+	// waited for; 0 = 6 s. It may be asked, and may answer, until its lease is over (T_serve,
+	// 5 s). When it is closed earlier, its answers name the slots as unreadable.
 	Linger time.Duration
 	// RetryMin and RetryMax bound the pause before a fill that failed is tried again; 0 =
 	// 50 ms and 2 s.

@@ -66,6 +66,13 @@ func (f *feed) setQuiet(q bool) {
 	f.mu.quiet = q
 }
 
+// slow sets how long batches are apart at most.
+func (f *feed) slow(pause time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.pause = pause
+}
+
 func (f *feed) changed() {
 	select {
 	case f.wake <- struct{}{}:

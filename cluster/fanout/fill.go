@@ -314,8 +314,11 @@ func (fl *fill) content(ctx context.Context, w *filler, p indexer.PartitionID, c
 			}
 			first = false
 		}
+		if err := fl.f.pacer.wait(ctx, 8*len(fr)); err != nil {
+			return err
+		}
 		if fl.target.self() {
-			return fl.writeLocal(ctx, w, fr)
+			return fl.writeLocal(w, fr)
 		}
 		return fl.send(ctx, copywire.AppendFill(nil, first, last && fl.f.cfg.broken.openFirst, fr))
 	})
@@ -330,9 +333,6 @@ func withoutClear(fr indexer.Frame) indexer.Frame {
 
 // send sends a part of a fill to a peer, as far as that keeps pace.
 func (fl *fill) send(ctx context.Context, payload []byte) error {
-	if err := fl.f.pacer.wait(ctx, len(payload)); err != nil {
-		return err
-	}
 	n, err := fl.f.cfg.Links.Send(fl.sess.id, payload)
 	if err != nil {
 		fl.f.broke(fl.sess)

@@ -113,10 +113,7 @@ func (fl *fill) beginLocal(ctx context.Context) error {
 }
 
 // writeLocal writes a part of a fill to this node's index.
-func (fl *fill) writeLocal(ctx context.Context, w *filler, fr indexer.Frame) error {
-	if err := fl.f.pacer.wait(ctx, 8*len(fr)); err != nil {
-		return err
-	}
+func (fl *fill) writeLocal(w *filler, fr indexer.Frame) error {
 	if err := w.writer().Write(fr); err != nil {
 		return fmt.Errorf("fill this node's copy: %w", err)
 	}
@@ -239,7 +236,7 @@ func (fl *fill) forgetLocal(ctx context.Context, w *filler) error {
 	for _, p := range fl.list {
 		w.build.Reset(fl.s.header(p, 0))
 		w.build.Clear(indexer.AllTiers)
-		if err := fl.writeLocal(ctx, w, w.build.Frame()); err != nil {
+		if err := fl.writeLocal(w, w.build.Frame()); err != nil {
 			return err
 		}
 	}

@@ -34,6 +34,10 @@ type world struct {
 	tune       func(*Config)
 	truth      *reference.Index
 	log        *slog.Logger
+	// strict: reports are checked, in worlds without faults; injected faults are no
+	// surprise.
+	strict   bool
+	injected int
 
 	mu struct {
 		sync.Mutex
@@ -282,6 +286,9 @@ func (h handler) OnLapse(s link.Session, lapsed bool)        { h.n.fan.OnLapse(s
 
 // report proposes what a fan-out reports.
 func (n *node) report(ctx context.Context, r state.Report) error {
+	if n.w.strict {
+		n.checkReport(r)
+	}
 	if err := sleep(ctx, 3*time.Millisecond); err != nil {
 		return err
 	}
@@ -290,6 +297,34 @@ func (n *node) report(ctx context.Context, r state.Report) error {
 	n.w.mu.reports++
 	n.w.mu.Unlock()
 	return err
+}
+
+// checkReport looks whether the targets can be read.
+func (n *node) checkReport(r state.Report) {
+	v := n.w.view()
+	for _, j := range v.Jobs {
+		if j.ID != r.Job {
+			continue
+		}
+		for _, m := range j.Moves {
+			to := n.w.node(m.To)
+			if to == nil {
+				continue
+			}
+			lives := func(yield func(indexer.Slot, uint64) bool) {
+				for _, src := range v.Catalog.Sources() {
+					for _, k := range src.Ranks {
+						if v.Assignments[src.ID].Node == n.name && !yield(indexer.Slot(k.Slot), k.Life) {
+							return
+						}
+					}
+				}
+			}
+			if not := to.owner.Unreadable(nil, to.owner.Mark(), 1, indexer.PartitionID(m.Partition), lives); len(not) > 0 {
+				n.w.failf("%s reports change %d, but slots %v of partition %d cannot be read at %s", n.name, j.ID, not, m.Partition, m.To)
+			}
+		}
+	}
 }
 
 // renew ends a life, as ingest does.
@@ -544,7 +579,7 @@ func (w *world) odd() (out []string) {
 			}
 		}
 		n.mu.Lock()
-		if n.mu.faults > 0 {
+		if n.mu.faults > w.injected {
 			out = append(out, fmt.Sprintf("%s refused %d frames", n.name, n.mu.faults))
 		}
 		n.mu.Unlock()
