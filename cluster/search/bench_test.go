@@ -7,10 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/copywire"
+	"github.com/kvcluster/kvcluster/cluster/owner"
 	"github.com/kvcluster/kvcluster/cluster/state"
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/indexer/tree"
 	"github.com/kvcluster/kvcluster/shard/catalog"
+	"github.com/kvcluster/kvcluster/transport/link"
 )
 
 // open is an owner whose copies are all readable.
@@ -130,9 +133,43 @@ func TestLocalAllocatesNothing(t *testing.T) {
 	}
 }
 
+type noLinks struct{}
+
+func (noLinks) Ack(link.Session, uint64)  {}
+func (noLinks) Current(link.Session) bool { return true }
+
+// withCopies returns a searcher of the same node with a real table of copies.
+func (x *Searcher) withCopies(t testing.TB, p indexer.PartitionID, workers int) *Searcher {
+	o, err := owner.New(owner.Config{
+		Name: "a", Index: x.s.deps.Index, Links: noLinks{}, Broken: func(context.Context, string, indexer.Header) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, _ := x.s.deps.View().Catalog.GroupByID(1)
+	for slot := range uint32(workers) {
+		h, _ := g.Holder(slot)
+		o.OpenLocal(copywire.SlotLife{Group: 1, Slot: indexer.Slot(slot), Life: h.Life}, 1, []indexer.PartitionID{p})
+	}
+	deps := x.s.deps
+	deps.Owner = o
+	s, err := New(x.s.cfg, deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.lease = x.s.lease
+	out := s.NewSearcher()
+	t.Cleanup(func() {
+		out.Close()
+		s.Close()
+	})
+	return out
+}
+
 func BenchmarkMatch(b *testing.B) {
 	for _, workers := range []int{16, 2000} {
 		owner, other, q := pair(b, workers, 500)
+		withCopies := owner.withCopies(b, q.Partition, workers)
 		var out indexer.Scores
 		for _, c := range []struct {
 			name string
@@ -140,6 +177,7 @@ func BenchmarkMatch(b *testing.B) {
 		}{
 			{"index", func() { owner.reader.Match(q, &out) }},
 			{"owner", func() { match(b, owner, q, &out, workers) }},
+			{"owner with copies", func() { match(b, withCopies, q, &out, workers) }},
 			{"call", func() { match(b, other, q, &out, workers) }},
 		} {
 			b.Run(fmt.Sprintf("workers=%d/%s", workers, c.name), func(b *testing.B) {

@@ -31,6 +31,9 @@
 // the log index at which it began. A life that began later is not credited. So neither a
 // node that is behind nor one that is ahead gives a worker the claims of another.
 //
+// (Rows are not masked with the live slots at the owner, as the rule has it: what is not
+// live in the later view is not credited anyway, and a mask costs a look at every row.)
+//
 // # Lease
 //
 // Every TServe/4 the node asks the leader for a log index that is no older than the
@@ -38,7 +41,8 @@
 // question no layout or registration that was committed more than TServe ago can be
 // unknown here. The clock is monotonic and local. Without a lease answers are marked
 // stale, with the age of the map, or refused (Config.StaleReads). Both ends of a remote
-// read need it: one for the ownership, the other for the names of the slots.
+// read need it: one for the ownership, the other for the names of the slots. DumpSlot does
+// not look at it: a dump is for people.
 //
 // # Wire
 //
