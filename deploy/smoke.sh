@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The built binary as a user starts it, on free ports, in about half a minute: the demo
-# ends cleanly when interrupted and leaves nothing behind; a node, mock workers and
+# survives a killed node, ends cleanly when interrupted and leaves nothing behind; a node, mock workers and
 # every command that asks work together. Needs nothing but bash and coreutils.
 #
 # usage: deploy/smoke.sh path/to/kvcluster
@@ -59,7 +59,7 @@ set +m
 started+=("$demo")
 lines() { [ "$(grep -c 'events/s=' "$work/demo.out")" -ge "$1" ]; }
 until_true 20 lines 6 || fail "fewer than 6 lines of progress"
-grep -q '^node at http://127.0.0.1:[0-9]*, 8 mock workers' "$work/demo.out" || fail "no line with the URL"
+grep -q '^node n3 at http://127.0.0.1:[0-9]*, process [0-9]*$' "$work/demo.out" || fail "no line with the URL of the third node"
 grep -q $'\033' "$work/demo.out" && fail "terminal codes in plain output"
 
 say "held blocks grow"
@@ -67,9 +67,14 @@ held() { sed -n 's/.* held=\([0-9.]*\)\([kMG]\{0,1\}\) .*/\1 \2/p' "$work/demo.o
 grows() { held | awk 'NR == 1 || $1 < min { min = $1 } $1 > max { max = $1 } END { exit !(max > min && max >= 1000) }'; }
 until_true 15 grows || fail "held blocks do not grow: $(held | tr '\n' ' ')"
 
+say "a node is killed, and the others go on"
+kill -9 "$(sed -n 's/^node n2 at .*, process \([0-9]*\)$/\1/p' "$work/demo.out")"
+survived() { [ "$(grep -c ' nodes=2/3 .* events/s=[1-9]' "$work/demo.out")" -ge 4 ]; }
+until_true 20 survived || fail "no progress with two of three nodes"
+
 say "an interrupt ends the demo, its node and its mock workers"
 family=$(children "$demo")
-[ "$(wc -w <<<"$family")" -ge 2 ] || fail "the demo has no children: '$family'"
+[ "$(wc -w <<<"$family")" -ge 3 ] || fail "the demo has no children: '$family'"
 kill -INT "$demo"
 until_true 15 ended "$demo" || fail "still running 15 s after the interrupt"
 rc=0
