@@ -7,10 +7,12 @@ import (
 
 	"github.com/kvcluster/kvcluster/cluster/state"
 	"github.com/kvcluster/kvcluster/shard"
+	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
-// aborts ends jobs whose target is dead or leaves. What a dead target got is closed
-// anyway by the time it is back, and the job would keep others from being filled.
+// aborts ends jobs whose target is dead or leaves, and those that would wait for the
+// return of somebody (see awaited). What a dead target got is closed anyway by the time it
+// is back, and the job would keep others from being filled.
 func (p *planner) aborts() (out []state.Command) {
 	for _, j := range p.View.Jobs {
 		if p.hopeless(j) {
@@ -21,18 +23,38 @@ func (p *planner) aborts() (out []state.Command) {
 }
 
 func (p *planner) hopeless(j state.Job) bool {
+	if drops(j) {
+		for node := range j.Waiting {
+			if p.awaited(node) {
+				return true
+			}
+		}
+	}
 	return slices.ContainsFunc(j.Moves, func(m state.Move) bool {
 		to, ok := p.View.Member(m.To)
 		return m.To != "" && (!ok || to.Phase != state.Active || p.health(m.To) != Alive)
 	})
 }
 
-// excuses keeps jobs from waiting for a gone node that has only sources that nobody
+func drops(j state.Job) bool {
+	return slices.ContainsFunc(j.Moves, func(m state.Move) bool { return m.Drop != "" })
+}
+
+// awaited reports whether a node is dead, may come back, and has sources that nobody
+// else can read. Nothing is dropped meanwhile: it may be the only copy from which that
+// node could continue them.
+func (p *planner) awaited(node string) bool {
+	return p.health(node) == Dead && slices.ContainsFunc(p.View.Catalog.Sources(), func(s catalog.Source) bool {
+		return p.View.Assignments[s.ID].Node == node && catalog.Binds(s.Endpoint)
+	})
+}
+
+// excuses keeps jobs from waiting for a dead node that has only sources that nobody
 // else can read.
 func (p *planner) excuses() (out []state.Command) {
 	for _, j := range p.View.Jobs {
 		for _, node := range slices.Sorted(maps.Keys(j.Waiting)) {
-			if p.health(node) == Gone && !p.reads(node) && !p.hopeless(j) {
+			if p.health(node) != Alive && !p.reads(node) && !p.hopeless(j) {
 				out = append(out, state.Command{Excuse: &state.Excuse{Job: j.ID, Node: node}})
 			}
 		}
@@ -42,10 +64,12 @@ func (p *planner) excuses() (out []state.Command) {
 
 // moves plans copies, the most urgent first: owners that restarted are filled again
 // where they are, then partitions with too few complete owners alive get new copies,
-// then the rest of the wanted placement is approached. There is one job for each
-// target, so that the death of one costs the others nothing.
+// then the rest of the wanted placement is approached. There is one job for each target,
+// so that the death of one costs the others nothing, and one for its copies that replace
+// others, so that an abort of those costs the rest nothing.
 func (p *planner) moves() (out []state.Command) {
-	m := moveList{room: p.MaxMoves, busy: map[uint32]bool{}, byTarget: map[string][]state.Move{}}
+	p.keep = slices.ContainsFunc(p.View.Members, func(m state.Member) bool { return p.awaited(m.Name) })
+	m := moveList{room: p.MaxMoves, busy: map[uint32]bool{}, jobs: map[jobKey][]state.Move{}}
 	for _, j := range p.View.Jobs {
 		if !p.hopeless(j) { // those have been aborted when the moves of this plan begin
 			m.room -= len(j.Moves)
@@ -58,23 +82,35 @@ func (p *planner) moves() (out []state.Command) {
 	if wanted, err := p.placement(); err == nil {
 		p.approachAll(&m, wanted)
 	}
-	for _, to := range slices.Sorted(maps.Keys(m.byTarget)) {
-		out = append(out, state.Command{Begin: &state.Begin{Moves: m.byTarget[to]}})
+	keys := slices.SortedFunc(maps.Keys(m.jobs), func(a, b jobKey) int {
+		return cmp.Or(cmp.Compare(a.drops, b.drops), cmp.Compare(a.to, b.to))
+	})
+	for _, k := range keys {
+		out = append(out, state.Command{Begin: &state.Begin{Moves: m.jobs[k]}})
 	}
 	return out
 }
 
 type moveList struct {
-	room     int
-	busy     map[uint32]bool // partitions that are part of a change already
-	byTarget map[string][]state.Move
+	room int
+	busy map[uint32]bool // partitions that are part of a change already
+	jobs map[jobKey][]state.Move
+}
+
+type jobKey struct {
+	to    string
+	drops int // 1 = copies that replace others
 }
 
 func (l *moveList) add(m state.Move) {
 	if l.room <= 0 || l.busy[m.Partition] {
 		return
 	}
-	l.byTarget[m.To] = append(l.byTarget[m.To], m)
+	k := jobKey{to: m.To}
+	if m.Drop != "" {
+		k.drops = 1
+	}
+	l.jobs[k] = append(l.jobs[k], m)
 	l.busy[m.Partition] = true
 	l.room--
 }
@@ -91,7 +127,7 @@ func (p *planner) refills(l *moveList) {
 }
 
 // approachAll goes through the partitions, those with the fewest complete owners alive
-// first. On hold it stops where enough are.
+// first. On hold, and while nothing may be dropped, it leaves out those that have enough.
 func (p *planner) approachAll(l *moveList, wanted shard.Placement) {
 	order := make([]uint32, len(wanted.Owners))
 	ready := make([]int, len(wanted.Owners))
@@ -105,7 +141,7 @@ func (p *planner) approachAll(l *moveList, wanted shard.Placement) {
 	}
 	slices.SortStableFunc(order, func(a, b uint32) int { return cmp.Compare(ready[a], ready[b]) })
 	for _, part := range order {
-		if p.Hold && ready[part] > 0 && ready[part] >= len(wanted.Owners[part]) {
+		if (p.Hold || p.keep) && ready[part] > 0 && ready[part] >= len(wanted.Owners[part]) {
 			continue
 		}
 		p.approach(part, wanted.Owners[part], l)
@@ -162,13 +198,13 @@ func (p *planner) approach(part uint32, wanted []string, l *moveList) {
 			continue
 		}
 		m := state.Move{Partition: part, To: w}
-		if len(surplus) > 0 {
+		if len(surplus) > 0 && !p.keep {
 			m.Drop = surplus[0]
 		}
 		l.add(m)
 		return
 	}
-	if complete && len(surplus) > 0 {
+	if complete && len(surplus) > 0 && !p.keep {
 		l.add(state.Move{Partition: part, Drop: surplus[0]})
 	}
 }

@@ -62,7 +62,10 @@ func Next(in Input) []state.Command {
 	return append(out, p.removals()...)
 }
 
-type planner struct{ Input }
+type planner struct {
+	Input
+	keep bool // nothing may be dropped now, see awaited
+}
 
 func (p *planner) health(name string) Health {
 	h, known := p.Health[name]
