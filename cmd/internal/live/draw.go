@@ -20,6 +20,24 @@ func (n Node) text() string {
 	return fmt.Sprintf("%-9s %d of %d partitions ready   %d sources", state, n.Ready, n.Partitions, n.Sources)
 }
 
+// text is the cluster in one line, what is wrong with it last.
+func (c *Cluster) text() string {
+	out := "no leader"
+	if c.Leader != "" {
+		out = "leader " + c.Leader
+	}
+	out += fmt.Sprintf("   map index %d   balance %.2f   log lag %d", c.MapIndex, c.Balance, c.LogLag)
+	if !c.LeaseHeld {
+		out += "   MAP MAY BE STALE"
+	}
+	for what, n := range map[string]int{"partitions without all owners": c.Unready, "partitions UNREADABLE": c.Unowned, "degraded slots": c.Degraded, "unreadable slots here": c.Unreadable, "changes under way": c.Changes} {
+		if n > 0 {
+			out += fmt.Sprintf("   %d %s", n, what)
+		}
+	}
+	return out
+}
+
 // rate returns the growth a second between two snapshots.
 func rate(prev, now *Snapshot, get func(*Snapshot) uint64) float64 {
 	if prev == nil || get(now) < get(prev) {
@@ -64,6 +82,9 @@ func Table(w io.Writer, title string, prev, now *Snapshot, top int) error {
 		Count(float64(now.Held[0])), Count(float64(now.Held[1])), Count(float64(now.Held[2])), Count(float64(now.Held[3])))
 	fmt.Fprintf(w, "  distinct  %s blocks   orphans %d   memory %s\n", Count(float64(now.Distinct)), now.Orphans, size(now.Reserved))
 	fmt.Fprintf(w, "  streams   %s\n", states(now.Streams))
+	if c := now.Cluster; c != nil {
+		fmt.Fprintf(w, "  cluster   %s\n", c.text())
+	}
 	for _, n := range now.Nodes {
 		fmt.Fprintf(w, "  node %-4s %s\n", n.Name, n.text())
 	}

@@ -10,7 +10,7 @@ func snapshots() (prev, now *Snapshot) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	prev = &Snapshot{At: at, Ready: true, Events: 1000, Workers: []Worker{{Instance: "7", Rank: "0", Events: 1000}}}
 	now = &Snapshot{
-		At: at.Add(2 * time.Second), Ready: true, Nodes: []Node{{Name: "n1", Role: "leader", Alive: true, Phase: "active", Partitions: 7, Ready: 6}, {Name: "n2", Role: "voter"}}, Events: 5000, Streams: map[string]int{"active": 1}, Held: [4]uint64{1_500_000, 20, 0, 0},
+		At: at.Add(2 * time.Second), Ready: true, Cluster: &Cluster{Leader: "n1", MapIndex: 9, LeaseHeld: true, Balance: 1.25, Unready: 3}, Nodes: []Node{{Name: "n1", Role: "leader", Alive: true, Phase: "active", Partitions: 7, Ready: 6}, {Name: "n2", Role: "voter"}}, Events: 5000, Streams: map[string]int{"active": 1}, Held: [4]uint64{1_500_000, 20, 0, 0},
 		Distinct: 900_000, Reserved: 64 << 20, Lanes: []Lane{{Queued: 3, Percent: 50}}, Lag: 1500 * time.Microsecond,
 		Workers: []Worker{{Instance: "7", Rank: "0", State: "active", Held: 1_500_020, Events: 5000, Lag: 1500 * time.Microsecond, Remark: "look at me"}},
 	}
@@ -35,7 +35,7 @@ func TestTable(t *testing.T) {
 	if err := Table(&b, "http://node", prev, now, 10); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"http://node", "2k/s", "1.5M blocks", "host 20", "active 1", "look at me", "50 %   queued 3", "6 of 7 partitions ready", "DEAD", strings.Repeat("█", 16)} {
+	for _, want := range []string{"http://node", "2k/s", "1.5M blocks", "host 20", "active 1", "look at me", "50 %   queued 3", "6 of 7 partitions ready", "leader n1   map index 9   balance 1.25", "3 partitions without all owners", "DEAD", strings.Repeat("█", 16)} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}

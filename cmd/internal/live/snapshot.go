@@ -29,6 +29,21 @@ type Snapshot struct {
 	Lag      time.Duration // largest among the streams
 	Workers  []Worker      // by held blocks, most first
 	Nodes    []Node        // of the cluster, by name
+	Cluster  *Cluster      // nil = a node alone
+}
+
+// Cluster is the state of the cluster in short, as the node that was asked sees it.
+type Cluster struct {
+	Leader     string  `json:"leader"`
+	MapIndex   uint64  `json:"map_index"`
+	LeaseHeld  bool    `json:"lease_held"`
+	Balance    float64 `json:"balance"`
+	LogLag     uint64  `json:"log_lag"`
+	Unready    int     `json:"unready_partitions"`
+	Unowned    int     `json:"unowned_partitions"`
+	Degraded   int     `json:"degraded_slots"`
+	Unreadable int     `json:"unreadable_slots"`
+	Changes    int     `json:"changes"`
 }
 
 // Node is one member of the cluster.
@@ -65,6 +80,7 @@ type statusBody struct {
 	Models    int            `json:"models"`
 	Listeners map[string]int `json:"listeners"`
 	Degraded  int            `json:"degraded_streams"`
+	Cluster   *Cluster       `json:"cluster"`
 	Index     struct {
 		Held     map[string]uint64 `json:"held_blocks"`
 		Distinct uint64            `json:"distinct_blocks"`
@@ -103,8 +119,8 @@ func Take(ctx context.Context, c *client.Client) (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{
-		Nodes: nodes,
-		At:    time.Now(), Ready: st.Ready, Models: st.Models, Streams: st.Listeners, Degraded: st.Degraded,
+		Nodes: nodes, Cluster: st.Cluster,
+		At: time.Now(), Ready: st.Ready, Models: st.Models, Streams: st.Listeners, Degraded: st.Degraded,
 		Distinct: st.Index.Distinct, Reserved: st.Index.Reserved, Lanes: st.Index.Lanes,
 	}
 	if len(nodes) < 2 { // of several nodes each holds a part: the streams know the whole
