@@ -63,6 +63,10 @@ type Config struct {
 	// (default 10 s).
 	RetryMin, RetryMax, LogTimeout time.Duration
 
+	// AdoptTimeout is how long Takeover may take; default 30 s. CursorEvery is how often
+	// owners are told how far a slot has come; default 1 s.
+	AdoptTimeout, CursorEvery time.Duration
+
 	Tick time.Duration // resolution of all time-outs; default 100 ms
 
 	// Limits of each translator; 0 = its defaults.
@@ -94,6 +98,8 @@ func (c *Config) applyDefaults() {
 	orDefault(&c.RetryMin, 500*time.Millisecond)
 	orDefault(&c.RetryMax, 30*time.Second)
 	orDefault(&c.LogTimeout, 10*time.Second)
+	orDefault(&c.AdoptTimeout, 30*time.Second)
+	orDefault(&c.CursorEvery, time.Second)
 	orDefault(&c.Tick, 100*time.Millisecond)
 	if c.Tenure == nil {
 		c.Tenure = func(s catalog.Source) uint64 { return s.ID }
@@ -120,6 +126,8 @@ func (c Config) Validate() error {
 	positive("RestartBackoff", int64(c.RestartBackoff))
 	positive("RetryMin", int64(c.RetryMin))
 	positive("LogTimeout", int64(c.LogTimeout))
+	positive("AdoptTimeout", int64(c.AdoptTimeout))
+	positive("CursorEvery", int64(c.CursorEvery))
 	positive("Tick", int64(c.Tick))
 	atLeast := func(name string, v time.Duration, of string, min time.Duration) {
 		if v < min {

@@ -26,6 +26,37 @@ type Log interface {
 	Purged(r catalog.Retired, done func(error))
 }
 
+// Cursor says how far the stream of a slot has come: every batch up to Sequence is in
+// the frames that were written before. Digest is of that batch and of what a dump does
+// not say; its meaning is known to ingest alone.
+type Cursor struct {
+	Group            indexer.GroupID
+	Slot             indexer.Slot
+	Life, Tenure     uint64
+	Sequence, Digest uint64
+}
+
+// Takeover gets what the owners have of a slot that another ingest, or an earlier
+// process, wrote (rules T1, T2).
+type Takeover interface {
+	// Adopt fences off all earlier tenures of the slot at every node that holds any of
+	// it, and calls done once, from any goroutine, also before it returns: with what is
+	// there, or with an error if a partition has no complete copy that can be reached;
+	// the slot starts over then. After it every copy is as in the inheritance, or closed
+	// until it has been filled from one that is. It must not block.
+	Adopt(group indexer.GroupID, slot indexer.Slot, life, tenure uint64, done func(Inheritance, error))
+}
+
+// Inheritance is what the owners have of a slot.
+type Inheritance struct {
+	// Cursors are the latest ones that the nodes with the copies in Parts got. A copy has
+	// all batches up to the cursor of its node.
+	Cursors []Cursor
+	// Parts has every partition of the layout, with the batch up to which it is complete:
+	// its node's cursor, or its latest frame if that is later.
+	Parts []translate.Inherited
+}
+
 // Decoder is what a loop needs of engine.Decoder. One goroutine uses it.
 type Decoder interface {
 	Decode(payload []byte) (*engine.Batch, error)
@@ -41,7 +72,13 @@ type Deps struct {
 	NewTranslator func(translate.Config) translate.Interface
 	// NewDecoder makes the decoder of one loop; nil = engine.NewDecoder.
 	NewDecoder func() Decoder
-	Logger     *slog.Logger // nil = discard
+	// Takeover, if set, lets slots be continued that others wrote; nil = they start over.
+	Takeover Takeover
+	// Cursor, if set, is told every second how far each slot has come, on its loop, behind
+	// the frames in question. It must reach every owner in the order of the frames. What
+	// it never said cannot be inherited.
+	Cursor func(Cursor)
+	Logger *slog.Logger // nil = discard
 }
 
 func (d *Deps) applyDefaults() {

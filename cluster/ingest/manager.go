@@ -26,6 +26,7 @@ type Manager struct {
 	mu struct {
 		sync.Mutex
 		index      uint64 // of the latest view
+		view       *catalog.View
 		entries    map[uint64]*entry
 		byInstance map[string][]*entry
 		load       []int // sources of each loop
@@ -42,6 +43,8 @@ type ownLife struct {
 	// left: its source was given away, or given again under another tenure; no slot
 	// stands for it any more.
 	left bool
+	// again: it had been this manager's before it was given to it now.
+	again bool
 }
 
 // entry is what the manager keeps of a source. source is touched only by its loop.
@@ -130,7 +133,7 @@ func (m *Manager) Reconcile(view *catalog.View) {
 	if view.Index < m.mu.index {
 		return
 	}
-	m.mu.index = view.Index
+	m.mu.index, m.mu.view = view.Index, view
 	seen := make(map[uint64]bool, len(view.Sources()))
 	for _, spec := range view.Sources() {
 		seen[spec.ID] = true
@@ -216,8 +219,10 @@ func (m *Manager) drop(view *catalog.View, id uint64, e *entry) {
 // the lock.
 func (m *Manager) own(e *entry) {
 	for _, r := range e.spec.Ranks {
-		if r.Life >= e.tenure {
-			m.mu.lives[catalog.Retired{Group: e.spec.Group.ID, Slot: r.Slot, Life: r.Life}] = &ownLife{loop: e.loop}
+		if r.Life >= e.tenure || m.deps.Takeover != nil {
+			k := catalog.Retired{Group: e.spec.Group.ID, Slot: r.Slot, Life: r.Life}
+			old := m.mu.lives[k]
+			m.mu.lives[k] = &ownLife{loop: e.loop, again: old != nil && (old.left || old.again)}
 		}
 	}
 }
@@ -250,6 +255,18 @@ func (m *Manager) Reports(r catalog.Retired) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.lives[r] != nil
+}
+
+// disown takes back that a life is this manager's to write: nothing was written. It is
+// too late for that once the life has ended, since somebody may count on the report.
+func (m *Manager) disown(r catalog.Retired) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.mu.lives[r]; !lives(m.mu.view, r) || l == nil || l.again {
+		return false
+	}
+	delete(m.mu.lives, r)
+	return true
 }
 
 func (m *Manager) reported(r catalog.Retired) {

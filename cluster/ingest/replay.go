@@ -99,6 +99,7 @@ func (st *stream) finish() {
 	st.src.dirty = true
 	st.state = live
 	st.attempts = 0
+	st.renewUnproved()
 	st.src.over.replayed(st.src.n.ReplayedBatches)
 	st.holeAt.set, st.need.set = false, false
 	st.heard = st.src.loop.tl.Now()
@@ -177,12 +178,14 @@ func (r *replay) batch(seq uint64, payload []byte) {
 		case seq > st.cur.seq:
 			r.startedLate(seq)
 			return
-		case digest != st.cur.digest:
+		case !st.cur.is(digest):
 			st.failed(ReplayOtherContent)
 			st.otherRun(restarted, fmt.Sprintf("batch %d has other content than before: the engine restarted", seq))
 			return
 		default:
 			r.began, r.verified, r.pos = true, true, seq
+			st.cur.digest, st.cur.inherited = digest, false
+			st.verify(seq, digest)
 			if st.merged() {
 				st.finish()
 			}

@@ -34,6 +34,7 @@ type slot struct {
 	bigram bool
 
 	own     bool // this life is ours to write, and to report when it ends
+	heir    inherited
 	over    bool // this life began because the source was taken over
 	taking  bool // waits for a new life because another ingest wrote the present one
 	waiting bool
@@ -95,8 +96,14 @@ func (sl *slot) adopt(r catalog.Rank) {
 	sl.own, sl.taking, sl.waiting = true, false, false
 	sl.ask = command{token: sl.ask.token}
 	sl.used, sl.degraded, sl.groups, sl.bigram, sl.lastError = false, "", groupFilter{}, false, ""
-	l := s.loop
-	sl.tr = l.m.deps.NewTranslator(translate.Config{
+	sl.heir = inherited{token: sl.heir.token + 1, why: sl.heir.why}
+	sl.tr = sl.newTranslator()
+	sl.drain()
+}
+
+func (sl *slot) newTranslator() translate.Interface {
+	s, l, r := sl.src, sl.src.loop, &sl.reg
+	return l.m.deps.NewTranslator(translate.Config{
 		Group: s.group(), Slot: indexer.Slot(r.Slot), Life: r.Life, Tenure: s.tenure,
 		BlockSize: int(s.spec.Group.BlockSize),
 		Partition: func(first uint64) indexer.PartitionID {
@@ -106,7 +113,6 @@ func (sl *slot) adopt(r catalog.Rank) {
 		MaxOrphanBlocks: l.cfg.MaxOrphanBlocks, MaxTainted: l.cfg.MaxTainted, MaxBlocks: l.cfg.MaxBlocks,
 		Memory: l.m.memory, Scratch: l.shared,
 	})
-	sl.drain()
 }
 
 // drain applies what came while the slot was awaited.
@@ -146,13 +152,16 @@ func (sl *slot) renew(why string) {
 		sl.queue.clear()
 		return
 	}
-	if !sl.used {
+	if !sl.used && !sl.heir.unproved {
 		sl.degraded = ""
 		return
 	}
+	if sl.heir.unproved { // it starts over, and its stream with it
+		sl.heir.unproved, sl.heir.why, sl.taking = false, why, true
+	}
 	l := sl.src.loop
 	now := l.tl.Now()
-	sl.lastError, sl.over = why, false
+	sl.lastError, sl.over = why, sl.taking
 	sl.wipe()
 	sl.src.note("life ended", "rank", sl.rank, "slot", sl.reg.Slot, "life", sl.reg.Life, "why", why)
 	delay := time.Duration(0)
@@ -185,6 +194,7 @@ func (sl *slot) degrade(why string) {
 	if sl.used && sl.degraded == "" {
 		sl.n.Degraded++
 		sl.degraded = why
+		sl.void(sl.frameSeq())
 		sl.src.note("slot degraded", "rank", sl.rank, "why", why)
 	}
 }
@@ -193,6 +203,10 @@ func (sl *slot) degrade(why string) {
 func (sl *slot) wipe() {
 	if sl.tr == nil {
 		return
+	}
+	if h, ok := sl.tr.(translate.Heir); ok {
+		h.Disinherit()
+		sl.void(sl.frameSeq())
 	}
 	sl.tr.Begin(sl.frameSeq())
 	sl.tr.Clear(indexer.AllTiers)
@@ -237,6 +251,7 @@ func (sl *slot) leave(ended bool) {
 	sl.queue.clear()
 	sl.ask = command{token: sl.ask.token + 1}
 	sl.waiting, sl.taking = true, false
+	sl.heir = inherited{token: sl.heir.token + 1}
 	if ended {
 		sl.wipe()
 	}
@@ -245,6 +260,7 @@ func (sl *slot) leave(ended bool) {
 
 // tick sends and repeats the log command that the slot waits for.
 func (sl *slot) tick(now time.Time) {
+	sl.tickHeir(now)
 	a := &sl.ask
 	if !a.want || now.Before(a.at) {
 		return
@@ -307,6 +323,7 @@ func (sl *slot) apply(seq uint64, b *engine.Batch) {
 		for i := range b.Events {
 			sl.event(&b.Events[i])
 		}
+		sl.tellUnsound(seq)
 		l.wrote(sl.tr.End(l.emitFn))
 		if sent := engineTime(b.Time); !sent.IsZero() {
 			sl.lag = max(0, now.Sub(sent))
@@ -370,7 +387,7 @@ func (sl *slot) warnings(now time.Time, st *RankStatus) (w []string) {
 	if st.Discovered {
 		warn("rank is not registered")
 	}
-	if text := s.over.text(now); text != "" && (sl.taking || sl.over) {
+	if text := s.over.text(now, sl); text != "" && (sl.taking || sl.over) {
 		warn("%s", text)
 	}
 	for _, st := range s.streams {

@@ -103,6 +103,8 @@ type RankCounters struct {
 	UnknownLower                                          uint64 // of Unknown: in a tier below the device
 	DuplicateStores                                       uint64 // events that changed nothing
 
+	Inherited, InheritDropped uint64 // blocks taken over; blocks that could not be
+
 	Lives       uint64 // new lives that began here
 	Degraded    uint64 // times the slot was flagged or cleared because of a loss
 	LostRemoval uint64 // events skipped that may have been removals

@@ -26,6 +26,16 @@ type cursor struct {
 	set    bool
 	seq    uint64
 	digest uint64
+	// inherited: the digest is that of a Cursor.
+	inherited bool
+}
+
+// is says whether the digest of a payload is the cursor's.
+func (c *cursor) is(digest uint64) bool {
+	if c.inherited {
+		return sameBatch(c.digest, digest)
+	}
+	return c.digest == digest
 }
 
 // stream is one sequence counter: everything that comes over one connected socket, or
@@ -139,13 +149,17 @@ func (st *stream) onDisconnect() {
 
 // join begins to follow the engine, from its oldest batch where it can be asked.
 func (st *stream) join() {
+	st.settleHeirs()
 	switch {
 	case st.takingOver():
 		st.state = awaiting
+	case st.inherit():
+		st.begin(prove)
 	case st.canReplay():
 		st.begin(join)
 	default:
 		st.state = live
+		st.src.over.replayed(st.src.n.ReplayedBatches)
 	}
 }
 
@@ -319,6 +333,7 @@ func (st *stream) process(seq, digest uint64, payload []byte, b *engine.Batch, f
 		}
 	}
 	st.advance(seq, digest)
+	st.verify(seq, digest)
 	if sl != nil {
 		sl.deliver(seq, payload, b)
 	}

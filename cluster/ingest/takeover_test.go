@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
@@ -297,3 +299,5 @@ func TestOldBatchBehindAProbe(t *testing.T) {
 		})
 	}
 }
+
+func digestOf(payload []byte) uint64 { return xxh3.Hash(payload) &^ 0xffff }

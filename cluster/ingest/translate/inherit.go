@@ -30,6 +30,9 @@ type Heir interface {
 	Inheriting() bool
 	// Disinherit ends that: what comes now counts for every partition.
 	Disinherit()
+	// Sound is false once hashes contradicted each other: which, is not in a dump, and
+	// without that knowledge blocks would be credited that are not (rule N2).
+	Sound() bool
 }
 
 var _ Heir = (*Translator)(nil)
@@ -59,6 +62,9 @@ func (h *heir) cursor(p indexer.PartitionID) uint64 {
 
 // Inheriting says whether batches up to the latest cursor are still to come.
 func (t *Translator) Inheriting() bool { return t.heir != nil }
+
+// Sound reports that no hash is tainted.
+func (t *Translator) Sound() bool { return len(t.taint) == 0 && !t.refused }
 
 // Disinherit ends the inheritance.
 func (t *Translator) Disinherit() { t.heir = nil }

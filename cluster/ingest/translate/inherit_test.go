@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -219,6 +220,10 @@ func takeover(batches [][]step, n int, cursors [takeoverParts]uint64, v variant,
 		out.fault, out.why = true, err.Error()
 		return out
 	}
+	if why := sameTags(old, heir); why != "" {
+		out.fault, out.why = true, why
+		return out
+	}
 	if v.keepPool {
 		for h := range pool.blocks { // one that has been attached since is named
 			if heir.blocks.find(h) != 0 {
@@ -293,6 +298,27 @@ func takeover(batches [][]step, n int, cursors [takeoverParts]uint64, v variant,
 		}
 	}
 	return out
+}
+
+// sameTags compares path tag and namespace of the blocks that both map.
+func sameTags(a, b *Translator) (why string) {
+	b.blocks.eachUnit(func(u uint32) {
+		for live := b.blocks.liveBits(u); live != 0; live &= live - 1 {
+			id := u<<2 | uint32(bits.TrailingZeros32(live))
+			h := b.blocks.key(id)
+			other := a.blocks.find(h)
+			if other == 0 {
+				continue
+			}
+			if x, y := a.blocks.tag(other), b.blocks.tag(id); x != y {
+				why = fmt.Sprintf("block %x has tag %d, was %d", h, y, x)
+			}
+			if x, y := a.spaces.seed(a.runs.at(a.blocks.run(other)).ns), b.spaces.seed(b.runs.at(b.blocks.run(id)).ns); x != y {
+				why = fmt.Sprintf("block %x has another namespace", h)
+			}
+		}
+	})
+	return why
 }
 
 // takeoverSteps are the events of the exhaustive test: a block a, one below it, one of
