@@ -30,9 +30,15 @@ func (c *Cluster) text() string {
 	if !c.LeaseHeld {
 		out += "   MAP MAY BE STALE"
 	}
-	for what, n := range map[string]int{"partitions without all owners": c.Unready, "partitions UNREADABLE": c.Unowned, "degraded slots": c.Degraded, "unreadable slots here": c.Unreadable, "changes under way": c.Changes} {
-		if n > 0 {
-			out += fmt.Sprintf("   %d %s", n, what)
+	for _, x := range []struct {
+		n    int
+		what string
+	}{
+		{c.Unowned, "partitions UNREADABLE"}, {c.Unready, "partitions without all owners"}, {c.Degraded, "degraded slots"},
+		{c.Unreadable, "unreadable slots here"}, {c.Changes, "changes under way"},
+	} {
+		if x.n > 0 {
+			out += fmt.Sprintf("   %d %s", x.n, x.what)
 		}
 	}
 	return out
