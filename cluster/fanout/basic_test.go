@@ -45,8 +45,8 @@ func (w *world) endLenient(within time.Duration) {
 func (w *world) endWith(within time.Duration, strict bool) {
 	w.t.Helper()
 	for _, n := range w.all() {
-		if n.feed != nil {
-			n.feed.setQuiet(true)
+		if n.feed() != nil {
+			n.feed().setQuiet(true)
 		}
 	}
 	if err := w.settled(within); err != nil {

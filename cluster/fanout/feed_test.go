@@ -47,7 +47,7 @@ func (n *node) startFeed(seed uint64, pause time.Duration) *feed {
 		wake: make(chan struct{}, 1), lives: map[copywire.SlotLife]*history{},
 	}
 	f.mu.mine, f.mu.pause = map[catalog.Retired]bool{}, pause
-	n.feed = f
+	n.fed.Store(f)
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
 	f.done.Go(func() { f.run(ctx) })

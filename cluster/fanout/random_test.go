@@ -89,8 +89,8 @@ func random(t *testing.T, seed int64, broken mutant) (w *world, wrong []string) 
 	}
 	time.Sleep(3 * time.Second)
 	for _, n := range w.all() {
-		if n.feed != nil {
-			n.feed.setQuiet(true)
+		if n.feed() != nil {
+			n.feed().setQuiet(true)
 		}
 	}
 	var err error

@@ -155,7 +155,7 @@ func TestSlowNode(t *testing.T) {
 		w.net.PauseMesh("b", true)
 		w.net.CutMesh("b", "a")
 		time.Sleep(1500 * time.Millisecond) // Timeout, Margin, ticks
-		feed := w.node("a").feed
+		feed := w.node("a").feed()
 		written := feed.w.Written()
 		time.Sleep(50 * time.Millisecond)
 		if applied := feed.w.Applied(); applied < written {
@@ -180,7 +180,7 @@ func TestSlowNode(t *testing.T) {
 func slowTarget(t *testing.T, broken mutant) *world {
 	w := threeNodes(t, broken, nil)
 	w.strict = true
-	w.node("a").feed.slow(30 * time.Millisecond)
+	w.node("a").feed().slow(30 * time.Millisecond)
 	time.Sleep(time.Second)
 	w.net.SetMeshFault("a", "c", func([]byte) []time.Duration { return []time.Duration{300 * time.Millisecond} })
 	for p := range w.partitions {
@@ -298,7 +298,7 @@ func TestThrottleAndProgress(t *testing.T) {
 		w := threeNodes(t, mutant{}, func(c *Config) { c.Throttle = rate })
 		time.Sleep(2 * time.Second)
 		fan := w.node("a").fan
-		w.node("a").feed.setQuiet(true)
+		w.node("a").feed().setQuiet(true)
 		begin := time.Now()
 		var moves []state.Move
 		for p := range w.partitions {
@@ -330,7 +330,7 @@ func TestLongFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := threeNodes(t, mutant{}, nil)
 		time.Sleep(200 * time.Millisecond)
-		feed := w.node("a").feed
+		feed := w.node("a").feed()
 		feed.setQuiet(true)
 		time.Sleep(100 * time.Millisecond)
 		l := w.life("i0")
@@ -341,7 +341,7 @@ func TestLongFrame(t *testing.T) {
 			locals[i], engines[i] = uint64(i), uint64(i)
 		}
 		feed.stop()
-		w.node("a").feed = nil
+		w.node("a").fed.Store(nil)
 		before := w.node("a").fan.Stats().Peers["b"]
 		_ = feed.truth.Write(b.Frame())
 		if err := feed.w.Write(b.Frame()); err != nil {

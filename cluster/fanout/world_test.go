@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ type world struct {
 	partitions uint32
 	broken     mutant
 	tune       func(*Config)
+	open       func(indexer.FaultHandler) indexer.Index // the index of a node
 	truth      *reference.Index
 	log        *slog.Logger
 	// strict: reports are checked, in worlds without faults; injected faults are no
@@ -60,14 +62,14 @@ type node struct {
 	w      *world
 	name   string
 	boot   uint64
-	index  *reference.Index
+	index  indexer.Index
 	hub    *link.Hub
 	owner  *owner.Owner
 	fan    *Fanout
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	views  chan *state.View
-	feed   *feed // nil = reads no sources
+	fed    atomic.Pointer[feed] // nil = reads no sources
 
 	mu struct {
 		sync.Mutex
@@ -83,6 +85,7 @@ func newWorld(t *testing.T, partitions uint32, broken mutant, tune func(*Config)
 	if os.Getenv("FANOUT_LOG") != "" {
 		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
+	w.open = func(h indexer.FaultHandler) indexer.Index { return reference.New(reference.Config{OnFault: h}) }
 	w.mu.state = state.New()
 	w.mu.nodes = map[string]*node{}
 	w.mu.histories, w.mu.feeds = map[copywire.SlotLife]*history{}, map[copywire.SlotLife]*feed{}
@@ -163,13 +166,13 @@ func (w *world) start(name string) *node {
 	}
 	w.mu.Unlock()
 	n.mu.retired = map[catalog.Retired]bool{}
-	n.index = reference.New(reference.Config{OnFault: func(h indexer.Header, err error) {
+	n.index = w.open(func(h indexer.Header, err error) {
 		n.mu.Lock()
 		n.mu.faults++
 		n.mu.Unlock()
 		w.log.Error("fault", "node", name, "header", fmt.Sprint(h), "error", err)
 		n.owner.OnFault(h, err)
-	}})
+	})
 	var err error
 	fail := func() {
 		if err != nil {
@@ -243,9 +246,10 @@ func (w *world) start(name string) *node {
 func (n *node) stop() {
 	n.cancel()
 	n.done.Wait()
-	if n.feed != nil {
-		n.feed.stop()
+	if n.feed() != nil {
+		n.feed().stop()
 	}
+	_ = n.index.Close()
 	n.w.mu.Lock()
 	delete(n.w.mu.nodes, n.name)
 	n.w.mu.Unlock()
@@ -272,6 +276,9 @@ func (w *world) node(name string) *node {
 	defer w.mu.Unlock()
 	return w.mu.nodes[name]
 }
+
+// feed is what the node reads.
+func (n *node) feed() *feed { return n.fed.Load() }
 
 // handler deals out what a hub has to say.
 type handler struct{ n *node }
@@ -366,8 +373,8 @@ func (n *node) follow(ctx context.Context) {
 			for _, r := range v.ToPurge[n.name] {
 				n.retire(r)
 			}
-			if n.feed != nil {
-				n.feed.changed()
+			if n.feed() != nil {
+				n.feed().changed()
 			}
 		}
 	}
@@ -377,7 +384,7 @@ func (n *node) follow(ctx context.Context) {
 func (n *node) retire(r catalog.Retired) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.mu.retired[r] || n.feed != nil && n.feed.reports(r) {
+	if n.mu.retired[r] || n.feed() != nil && n.feed().reports(r) {
 		return
 	}
 	n.mu.retired[r] = true
@@ -412,11 +419,9 @@ func (n *node) read(p uint32, path []uint64) {
 	}
 	group := indexer.GroupID(1)
 	acked := map[copywire.SlotLife]uint64{}
-	histories := map[copywire.SlotLife]*history{}
 	w.mu.Lock()
 	for _, l := range lives {
-		if h := w.mu.histories[l]; h != nil {
-			histories[l] = h
+		if w.mu.histories[l] != nil {
 			acked[l] = w.mu.feeds[l].w.Applied()
 		}
 	}
@@ -456,7 +461,10 @@ func (n *node) read(p uint32, path []uint64) {
 			continue
 		}
 		low, high := 0, 0
-		if h := histories[l]; h != nil {
+		w.mu.Lock()
+		h := w.mu.histories[l]
+		w.mu.Unlock()
+		if h != nil {
 			low, high = h.bounds(indexer.PartitionID(p), path, acked[l])
 		}
 		if got := score[s]; got < low || got > high {
@@ -495,8 +503,8 @@ func (w *world) unsettled() string {
 		if st.Missing > 0 {
 			return fmt.Sprintf("%s: %d of %d copies missing: %+v", n.name, st.Missing, st.Missing+st.Open, st)
 		}
-		if n.feed != nil {
-			if wr, ap := n.feed.w.Written(), n.feed.w.Applied(); wr != ap {
+		if n.feed() != nil {
+			if wr, ap := n.feed().w.Written(), n.feed().w.Applied(); wr != ap {
 				return fmt.Sprintf("%s: %d of %d frames acknowledged", n.name, ap, wr)
 			}
 		}
