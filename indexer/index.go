@@ -96,9 +96,13 @@ type Scores struct {
 
 // BlockState explains one block of a query for one slot.
 type BlockState struct {
-	Tiers   TierMask // tiers in which the slot holds the block at this place of the path
-	Known   bool     // some slot has stored the block here, and the tree still has it
-	Evicted bool     // the slot held it here and dropped it, as far as the eviction log remembers
+	Tiers TierMask // tiers in which the slot holds the block at this place of the path
+	Known bool     // some slot has stored the block here, and the tree still has it
+	// Evicted: the slot held it here and dropped it, and holds it no more; whether
+	// anybody holds it now does not matter. It is told as far as a bounded log remembers,
+	// which are the last 500 blocks at least, and never of a path that the slot did not
+	// hold. What a clear took is told or not; a purge is forgotten.
+	Evicted bool
 }
 
 // Reader answers queries without locks. One goroutine at a time may use it.

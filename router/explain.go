@@ -191,7 +191,7 @@ func (r *Router) causes(s *searcher, e *explanation, w catalog.Worker, rank cata
 	if e.states[block].Known {
 		others = "it is known of other ranks"
 	}
-	add("never_announced", "not held now: this rank has not announced the block, or it announced and removed it and nobody holds the place any more that would remember; %s", others)
+	add("never_announced", "not held now: this rank has not announced the block, or it was cleared, or removed longer ago than the log of evictions reaches back; %s", others)
 	return out
 }
 

@@ -9,6 +9,9 @@ import (
 	"github.com/kvcluster/kvcluster/indexer"
 )
 
+// remembered is how many blocks that were given up an eviction log remembers at least.
+const remembered = 500
+
 // model answers by sets alone: a live name is an entry, a position is a string, and
 // a block is held if some live name has its position.
 type model struct {
@@ -17,6 +20,10 @@ type model struct {
 	// count[place][slot][tier] is the number of live names: an index over copies.
 	count map[position]map[indexer.Slot]*[indexer.NumTiers]int
 	ever  map[position]map[indexer.Slot]bool
+	// dropped says when a slot dropped the last of a position, as the number of names
+	// that were given up by then, and released that of all until now.
+	dropped  map[position]map[indexer.Slot]int
+	released int
 	// parents has the name above the first position of a run that hangs below one.
 	parents map[at]map[indexer.Run]namePos
 }
@@ -44,7 +51,7 @@ func newModel() *model {
 	return &model{
 		copies: map[at]map[namePos]*named{}, closed: map[at]bool{},
 		count: map[position]map[indexer.Slot]*[indexer.NumTiers]int{},
-		ever:  map[position]map[indexer.Slot]bool{}, parents: map[at]map[indexer.Run]namePos{},
+		ever:  map[position]map[indexer.Slot]bool{}, dropped: map[position]map[indexer.Slot]int{}, parents: map[at]map[indexer.Run]namePos{},
 	}
 }
 
@@ -57,6 +64,9 @@ func (m *model) apply(f *frame) {
 				m.clear(a, indexer.AllTiers.Mask())
 				delete(m.closed, a)
 			}
+		}
+		for _, of := range m.dropped { // a log may forget the number in whatever group
+			delete(of, f.at.s)
 		}
 		return
 	}
@@ -121,7 +131,11 @@ func (m *model) applyOp(a at, o *op) {
 	default:
 		for _, r := range o.ranges {
 			for pos := r.From(); pos < r.From()+r.Len(); pos++ {
-				m.set(a.s, c[namePos{r.Run(), uint32(pos)}], o.tier, o.kind == indexer.OpClaim)
+				n := c[namePos{r.Run(), uint32(pos)}]
+				m.set(a.s, n, o.tier, o.kind == indexer.OpClaim)
+				if m.mask(n.where, a.s) == 0 {
+					m.dropped[n.where][a.s] = m.released
+				}
 			}
 		}
 	}
@@ -131,6 +145,7 @@ func (m *model) set(s indexer.Slot, n *named, t indexer.Tier, on bool) {
 	if m.count[n.where] == nil {
 		m.count[n.where] = map[indexer.Slot]*[indexer.NumTiers]int{}
 		m.ever[n.where] = map[indexer.Slot]bool{}
+		m.dropped[n.where] = map[indexer.Slot]int{}
 	}
 	if m.count[n.where][s] == nil {
 		m.count[n.where][s] = new([indexer.NumTiers]int)
@@ -139,9 +154,11 @@ func (m *model) set(s indexer.Slot, n *named, t indexer.Tier, on bool) {
 		n.tiers |= t.Mask()
 		m.count[n.where][s][t]++
 		m.ever[n.where][s] = true
+		delete(m.dropped[n.where], s)
 	} else {
 		n.tiers &^= t.Mask()
 		m.count[n.where][s][t]--
+		m.released++
 	}
 }
 
@@ -257,6 +274,10 @@ func checkExplain(b *bench, m *model, q indexer.Query) error {
 				got.Evicted && (mask != 0 || !m.ever[w][s]) {
 				return fmt.Errorf("explain slot %d, block %d of %d: %+v; held %04b, covered %t, ever %t",
 					s, i, q.Locals, got, mask, covered, m.ever[w][s])
+			}
+			if at, was := m.dropped[w][s]; was && !got.Evicted && m.released-at < remembered && !b.restored {
+				return fmt.Errorf("explain slot %d, block %d of %d: %+v, but it was dropped %d blocks ago",
+					s, i, q.Locals, got, m.released-at)
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type mutant struct {
 	match func(m *mutant, r indexer.Reader, q indexer.Query, out *indexer.Scores)
 	purge func(g indexer.GroupID, s indexer.Slot) bool // false: forget to
 	visit func() func(s indexer.Stretch) bool          // false: leave the stretch out
+	state func(b *indexer.BlockState)                  // changes an explanation
 	late  bool                                         // each frame is applied with the next one
 }
 
@@ -56,6 +57,17 @@ func (r *mutantReader) Match(q indexer.Query, out *indexer.Scores) {
 		return
 	}
 	r.Reader.Match(q, out)
+}
+
+func (r *mutantReader) Explain(q indexer.Query, s indexer.Slot, dst []indexer.BlockState) []indexer.BlockState {
+	at := len(dst)
+	dst = r.Reader.Explain(q, s, dst)
+	for i := range dst[at:] {
+		if r.m.state != nil {
+			r.m.state(&dst[at+i])
+		}
+	}
+	return dst
 }
 
 type mutantWriter struct {
@@ -192,6 +204,18 @@ var mutants = map[string]func() *mutant{
 		}}
 	},
 	"the last frame is late": func() *mutant { return &mutant{late: true} },
+	"an eviction is forgotten when nobody holds the block": func() *mutant {
+		return &mutant{state: func(b *indexer.BlockState) { b.Evicted = b.Evicted && b.Known }}
+	},
+	"an eviction is forgotten while somebody holds the block": func() *mutant {
+		return &mutant{state: func(b *indexer.BlockState) { b.Evicted = b.Evicted && !b.Known }}
+	},
+	"what others hold is evicted": func() *mutant {
+		return &mutant{state: func(b *indexer.BlockState) { b.Evicted = b.Evicted || b.Known && b.Tiers == 0 }}
+	},
+	"what nobody holds is evicted": func() *mutant {
+		return &mutant{state: func(b *indexer.BlockState) { b.Evicted = b.Evicted || !b.Known }}
+	},
 	"dump by position": func() *mutant {
 		return &mutant{visit: func() func(indexer.Stretch) bool {
 			seen := map[string]bool{}

@@ -68,10 +68,11 @@ const (
 	forTiers
 	forEngines
 	forLimbo
+	forDead
 	numPurposes
 )
 
-var purposeNames = [numPurposes]string{"chains", "content", "coverage", "children", "runs", "islands", "aliases", "tiers", "engines", "limbo"}
+var purposeNames = [numPurposes]string{"chains", "content", "coverage", "children", "runs", "islands", "aliases", "tiers", "engines", "limbo", "evicted"}
 
 // page describes one page; the fields but back are those of the span it begins.
 type page struct {

@@ -7,16 +7,19 @@ import "unsafe"
 //
 //	0  content ref (32)     | tier rows ref (32)
 //	1  length (16) | capacity (16) | version (32)
-//	2  parent ref (32)      | fork (16) | kind (2) | birth (14)
+//	2  parent ref (32)      | fork (16) | kind (16)
 //	3  coverage ref (32)    | child filter (32)
 //	4-7  cut-offs: cut (32) | slot (32), 0 = none
 //
-// and a side record of 32 bytes that belongs to the lane, except that readers follow
+// A version stands for one content of one chain in the life of the lane; it is another
+// after the tail was cut.
+//
+// And a side record of 32 bytes that belongs to the lane, except that readers follow
 // the links of word 0 to enumerate children, and Explain looks at the islands:
 //
 //	0  first child (32) | next sibling (32)
 //	1  previous sibling (32) | children (32)
-//	2  tip (16) | covered (16) | highest fork of a child (16) | 0 (16)
+//	2  tip (16) | covered (16) | highest fork of a child (16) | something was dropped (1)
 //	3  islands ref (32) | aliases ref (32)
 //
 // The content is locals[capacity] and then engines[capacity]; positions never move.
@@ -47,6 +50,8 @@ const (
 	hCuts     = 4
 	numCuts   = 4
 
+	droppedFlag = 1 << 48
+
 	kindChain = 1
 	kindRoot  = 2
 )
@@ -76,17 +81,14 @@ func packLength(length, capacity uint32, version uint32) uint64 {
 func lengthOf(w uint64) uint32   { return uint32(uint16(w)) }
 func capacityOf(w uint64) uint32 { return uint32(uint16(w >> 16)) }
 
-// packParent packs where a chain begins. The word also has a number that tells chains
-// apart that were at the same place in memory; placeOf leaves it out.
+// packParent packs where a chain begins.
 func packParent(parent ref, fork uint32, kind uint32) uint64 {
 	return uint64(parent) | uint64(fork)<<32 | uint64(kind)<<48
 }
 
-func parentOf(w uint64) ref   { return ref(w) }
-func forkOf(w uint64) uint32  { return uint32(uint16(w >> 32)) }
-func kindOf(w uint64) uint32  { return uint32(w>>48) & 3 }
-func birthOf(w uint64) uint32 { return uint32(w >> 50) }
-func placeOf(w uint64) uint64 { return w & (1<<50 - 1) }
+func parentOf(w uint64) ref  { return ref(w) }
+func forkOf(w uint64) uint32 { return uint32(uint16(w >> 32)) }
+func kindOf(w uint64) uint32 { return uint32(w >> 48) }
 
 func (h *header) content() ref     { return ref(h[hContent]) }
 func (h *header) tiers() ref       { return ref(h[hContent] >> 32) }
@@ -110,6 +112,8 @@ func (s *sideRecord) islands() ref     { return ref(s[3]) }
 func (s *sideRecord) aliases() ref     { return ref(s[3] >> 32) }
 func (s *sideRecord) setIslands(r ref) { store(&s[3], s[3]&^0xffffffff|uint64(r)) }
 func (s *sideRecord) setAliases(r ref) { store(&s[3], uint64(lo(s[3]))|uint64(r)<<32) }
+func (s *sideRecord) dropped() bool    { return s[2]&droppedFlag != 0 }
+func (s *sideRecord) setDropped()      { s[2] |= droppedFlag }
 func (s *sideRecord) setTip(n uint32)  { s[2] = s[2]&^0xffff | uint64(n) }
 func (s *sideRecord) setLast(n uint32) { s[2] = s[2]&^(0xffff<<32) | uint64(n)<<32 }
 func (s *sideRecord) setCovered(n uint32) {

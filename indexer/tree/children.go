@@ -62,7 +62,7 @@ func (l *Lane) findChild(parent ref, fork uint32, local uint64, hash uint32) ref
 		for _, e := range bucket {
 			if hi(e) == hash && lo(e) != 0 {
 				h := l.arena.header(ref(e))
-				if placeOf(h[hParent]) == packParent(parent, fork, kindChain) && *l.arena.word(h.content(), 0) == local {
+				if h[hParent] == packParent(parent, fork, kindChain) && *l.arena.word(h.content(), 0) == local {
 					return ref(e)
 				}
 			}

@@ -14,9 +14,8 @@ func (l *Lane) newChain(at place, hash uint32, locals, engines []uint64) ref {
 	// Nobody sees the chain before it is in the table, except that a reader may still
 	// hold the ref of a chain that was here: not before reclamation let it go.
 	store(&h[hContent], uint64(content))
-	store(&h[hLength], packLength(n, capacity, 0))
-	l.births++
-	store(&h[hParent], packParent(at.chain, at.off, kindChain)|l.births<<50)
+	store(&h[hLength], packLength(n, capacity, l.nextVersion()))
+	store(&h[hParent], packParent(at.chain, at.off, kindChain))
 	store(&h[hCoverage], 0)
 	for i := range numCuts {
 		store(&h[hCuts+i], 0)
@@ -89,7 +88,7 @@ func (l *Lane) rootOf(t *tree, anchor uint64) ref {
 	c := l.arena.allocChain()
 	h, side := l.arena.header(c), l.arena.side(c)
 	store(&h[hContent], 0)
-	store(&h[hLength], 0)
+	store(&h[hLength], packLength(0, 0, l.nextVersion()))
 	store(&h[hParent], packParent(0, 0, kindRoot))
 	store(&h[hCoverage], 0)
 	store(&h[hCuts], pack(k.group, k.partition))
@@ -149,7 +148,9 @@ func (l *Lane) appendContent(h *header, locals, engines []uint64) {
 	length, capacity := h.length(), h.capacity()
 	n := length + uint32(len(locals))
 	if n > capacity {
+		old := h.content()
 		l.moveContent(h, min(roundUp(n+n/8), maxChain), length)
+		l.retire(old, capacity, forContent)
 		capacity = h.capacity()
 	}
 	w := l.arena.words(h.content(), int(capacity)*2)
@@ -160,7 +161,8 @@ func (l *Lane) appendContent(h *header, locals, engines []uint64) {
 }
 
 // moveContent copies the first n blocks to another place. When that is less than
-// there was, the version says so to readers.
+// there was, the version says so to readers. What to do with the old place is for the
+// caller to say.
 func (l *Lane) moveContent(h *header, capacity, n uint32) {
 	old, length, room := h.content(), h.length(), h.capacity()
 	next := l.arena.alloc(capacity, forContent)
@@ -170,11 +172,10 @@ func (l *Lane) moveContent(h *header, capacity, n uint32) {
 	version := hi(h[hLength])
 	if n < length {
 		// Shorter length first: no reader may take the new place for the old length.
-		store(&h[hLength], packLength(n, capacity, version+1))
+		store(&h[hLength], packLength(n, capacity, l.nextVersion()))
 	}
 	store(&h[hContent], pack(uint32(next), uint32(h.tiers())))
 	if n >= length {
 		store(&h[hLength], packLength(n, capacity, version))
 	}
-	l.retire(old, room, forContent)
 }

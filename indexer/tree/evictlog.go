@@ -4,12 +4,12 @@ import "sync/atomic"
 
 // evictionLog remembers which stretches slots have dropped, for Explain: a ring of
 //
-//	0  slot (32) | blocks (16) | birth of the chain (16)
-//	1  chain ref (32) | offset (16) | version of the chain (16)
+//	0  slot (32) | blocks (16) | offset (16)
+//	1  chain ref (32) | version of the chain (32), 0 = nothing
 //
-// It speaks of places in the tree, so it knows of a stretch as long as the tree has
-// the chain and its tail was not cut: as long as somebody holds the blocks. It never
-// has a say in a score.
+// It speaks of places in the tree. A version is given once in the life of a lane, so a
+// place says which blocks it was even when the chain is gone or its tail was cut: as
+// long as deadChains has them. The log never has a say in a score.
 type evictionLog struct {
 	ring []atomic.Uint64
 	next uint32
@@ -17,30 +17,39 @@ type evictionLog struct {
 
 func (e *evictionLog) init(n int) { e.ring = make([]atomic.Uint64, 2*max(n, 0)) }
 
+// logEviction notes a drop, while the drop clock is odd: readers of the two words find
+// out by it that they may be of different entries.
 func (l *Lane) logEviction(c *copyRecord, chain ref, from, n uint32) {
 	e := &l.evicted
 	if len(e.ring) == 0 {
 		return
 	}
-	h := l.arena.header(chain)
-	e.ring[e.next].Store(uint64(c.slot()) | uint64(n)<<32 | uint64(birthOf(h[hParent]))<<48)
-	e.ring[e.next+1].Store(uint64(chain) | uint64(from)<<32 | uint64(uint16(hi(h[hLength])))<<48)
+	l.arena.side(chain).setDropped()
+	e.ring[e.next].Store(uint64(c.slot()) | uint64(n)<<32 | uint64(from)<<48)
+	e.ring[e.next+1].Store(pack(uint32(chain), hi(l.arena.header(chain)[hLength])))
 	if e.next += 2; int(e.next) == len(e.ring) {
 		e.next = 0
 	}
 }
 
-// stretches calls found for every stretch of a chain that a slot has dropped.
-func (e *evictionLog) stretches(slot uint32, chain ref, birth, version uint32, found func(from, to uint32)) {
-	for k := 0; k < len(e.ring); k += 2 {
-		w := e.ring[k].Load()
-		if lo(w) != slot || w == 0 || uint32(w>>48) != birth {
+// stretches calls found for every stretch that a slot has dropped.
+func (l *Lane) stretches(slot uint32, found func(chain ref, version, from, to uint32)) {
+	ring := l.evicted.ring
+	for k := 0; k < len(ring); k += 2 {
+		if lo(ring[k].Load()) != slot {
 			continue
 		}
-		v := e.ring[k+1].Load()
-		if ref(v) == chain && uint16(v>>48) == uint16(version) {
-			from := uint32(uint16(v >> 32))
-			found(from, from+uint32(uint16(w>>32)))
+		for range maxAttempts {
+			clock := l.drops.now.Load()
+			at, what := ring[k+1].Load(), ring[k].Load()
+			if clock&1 != 0 || l.drops.now.Load() != clock {
+				continue // an entry half written is for another look
+			}
+			if at != 0 && lo(what) == slot {
+				from := uint32(what >> 48)
+				found(ref(at), hi(at), from, from+uint32(uint16(what>>32)))
+			}
+			break
 		}
 	}
 }
@@ -48,8 +57,8 @@ func (e *evictionLog) stretches(slot uint32, chain ref, birth, version uint32, f
 // forget takes out what it has of a slot number, in whatever group.
 func (e *evictionLog) forget(slot uint32) {
 	for k := 0; k < len(e.ring); k += 2 {
-		if w := e.ring[k].Load(); w != 0 && lo(w) == slot {
-			e.ring[k].Store(0)
+		if e.ring[k+1].Load() != 0 && lo(e.ring[k].Load()) == slot {
+			e.ring[k+1].Store(0)
 		}
 	}
 }

@@ -25,13 +25,41 @@ func (r *Reader) Explain(q indexer.Query, s indexer.Slot, dst []indexer.BlockSta
 	return dst
 }
 
+// trail is where the path of a query has been in the tree: of each chain in one version,
+// dead or alive, how many leading blocks are on the path and what lies above.
+type trail map[chainVersion]extent
+
+type chainVersion struct {
+	chain   ref
+	version uint32
+}
+
+type extent struct{ base, n uint32 }
+
 func (r *Reader) explain(l *Lane, q indexer.Query, s uint32, out []indexer.BlockState) bool {
+	on := trail{}
+	if !r.explainLive(l, q, s, out, on) || !r.followDead(l, q, on) {
+		return false
+	}
+	l.stretches(s, func(chain ref, version, from, to uint32) {
+		e := on[chainVersion{chain, version}]
+		for i := from; i < min(to, e.n); i++ {
+			b := &out[e.base+i]
+			b.Evicted = b.Tiers == 0
+		}
+	})
+	return r.ok()
+}
+
+// explainLive follows the query down the tree and says what is there.
+func (r *Reader) explainLive(l *Lane, q indexer.Query, s uint32, out []indexer.BlockState, on trail) bool {
 	c, ok := r.root(l, q.Group, q.Partition, q.Anchor)
 	if c == 0 || !ok {
 		return ok
 	}
-	fork, left := uint32(0), out
-	for locals := q.Locals; len(locals) > 0; {
+	on[chainVersion{c, hi(load(&l.arena.header(c)[hLength]))}] = extent{}
+	fork, base := uint32(0), uint32(0)
+	for locals := q.Locals; len(locals) > 0; locals = q.Locals[base:] {
 		child, n, version, ok := r.child(l, c, fork, locals, childHash(c, fork, locals[0]))
 		if !ok {
 			return false
@@ -39,19 +67,43 @@ func (r *Reader) explain(l *Lane, q indexer.Query, s uint32, out []indexer.Block
 		if child == 0 {
 			break
 		}
-		if !r.explainChain(l, child, s, left[:n]) {
+		if !r.explainChain(l, child, s, out[base:int(base)+n]) {
 			return false
 		}
-		here := left[:n]
-		l.evicted.stretches(s, child, birthOf(load(&l.arena.header(child)[hParent])), version, func(from, to uint32) {
-			for i := from; i < min(to, uint32(n)); i++ {
-				here[i].Evicted = here[i].Tiers == 0
-			}
-		})
-		locals, left = locals[n:], left[n:]
+		on[chainVersion{child, version}] = extent{base, uint32(n)}
+		base += uint32(n)
 		c, fork = child, uint32(n)
 	}
 	return r.ok()
+}
+
+// followDead adds the dead chains that were on the path.
+func (r *Reader) followDead(l *Lane, q indexer.Query, on trail) bool {
+	return r.graves(l, func(w []uint64) bool {
+		self, above := chainVersion{ref(w[0]), hi(w[0])}, chainVersion{ref(w[1]), hi(w[1])}
+		fork, kind, blocks := uint32(uint16(w[2])), uint32(w[2]>>32), w[deadHead:]
+		if kind == kindRoot {
+			if w[1] == pack(uint32(q.Group), uint32(q.Partition)) && blocks[0] == q.Anchor {
+				on[self] = extent{}
+			}
+			return r.ok()
+		}
+		e, ok := on[above]
+		if !ok {
+			return r.ok()
+		}
+		same := extent{e.base + fork, 0}
+		if kind == kindTail {
+			same = extent{e.base, min(e.n, fork)}
+		}
+		if fork <= e.n {
+			same.n += uint32(commonPrefix(blocks, q.Locals[e.base+fork:]))
+		}
+		if same.n > 0 {
+			on[self] = same
+		}
+		return r.ok()
+	})
 }
 
 func (r *Reader) explainChain(l *Lane, c ref, s uint32, out []indexer.BlockState) bool {
@@ -156,7 +208,7 @@ func (r *Reader) appendPath(l *Lane, dst []uint64, q indexer.SequenceQuery) ([]u
 				return dst, false
 			}
 			h := l.arena.header(child)
-			if placeOf(load(&h[hParent])) != packParent(c, fork, kindChain) {
+			if load(&h[hParent]) != packParent(c, fork, kindChain) {
 				continue
 			}
 			locals, _, ok := r.content(l, h)

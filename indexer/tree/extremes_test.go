@@ -16,7 +16,7 @@ import (
 // right to call that a race.
 
 func extreme(t *testing.T) indexer.Index {
-	x, err := tree.Open(tree.Config{Lanes: 3, RingWords: 64, LimboLimit: 1, EvictionLog: -1, Reserve: 256 << 20})
+	x, err := tree.Open(tree.Config{Lanes: 3, RingWords: 64, LimboLimit: 1, Reserve: 256 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ type LaneConfig struct {
 	// lose their pin and ask again. 0 = 64 MiB.
 	LimboLimit uint64
 	// EvictionLog is the number of dropped ranges that Explain remembers; 0 = 4,096,
-	// negative = none.
+	// negative = none. With each come up to 256 bytes of what nobody holds any more.
 	EvictionLog int
 	// OnFault, if set, is told of every refused frame.
 	OnFault indexer.FaultHandler
@@ -47,6 +47,7 @@ type Lane struct {
 	_        [64]byte
 
 	limbo    limbo
+	dead     deadChains
 	trees    map[treeKey]*tree
 	treeList []*tree // by number
 	lastTree *tree
@@ -57,7 +58,6 @@ type Lane struct {
 	distinct uint64
 	stored   uint64
 	chains   uint64
-	births   uint64 // of chains, ever
 	revoked  uint64 // pins taken from readers that stalled
 	ticks    uint32 // operations since the last reclamation
 
@@ -96,6 +96,7 @@ func openLane(cfg LaneConfig, id int, pins *pinSet) (*Lane, error) {
 		return nil, fmt.Errorf("open lane %d: %w", id, err)
 	}
 	l.evicted.init(cfg.EvictionLog)
+	l.dead.init(cfg.EvictionLog)
 	l.epoch.Store(1)
 	l.drops.now.Store(2) // later than "never" in the table
 	l.initTable()
@@ -182,7 +183,7 @@ func (l *Lane) applyOp(t *tree, c *copyRecord, op *indexer.Op) error {
 	// The worst that an operation can take: its content, a row or a piece for each
 	// range, one more child table.
 	need := uint64(len(op.Locals))*64 + uint64(op.NumRanges())*256 + l.tableBytes()
-	if !l.arena.room(need) {
+	if !l.arena.room(need) && !l.makeRoom(need) {
 		return ErrMemory
 	}
 	switch op.Kind {
@@ -201,6 +202,15 @@ func (l *Lane) applyOp(t *tree, c *copyRecord, op *indexer.Op) error {
 		}
 	}
 	return nil
+}
+
+// makeRoom gives up what is kept for Explain alone and reports whether that is enough.
+func (l *Lane) makeRoom(need uint64) bool {
+	if !l.forgetDead() {
+		return false
+	}
+	l.reclaim(reclaimBudget)
+	return l.arena.room(need)
 }
 
 // Purge drops what a slot holds in all trees of a group and forgets its runs.

@@ -248,6 +248,7 @@ func (d *driver) empty() {
 	for s := range indexer.Slot(d.slots) {
 		d.l.Purge(0, s)
 	}
+	d.l.forgetDead()
 	for range 10000 {
 		if d.l.limbo.pieces == 0 {
 			break

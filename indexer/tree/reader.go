@@ -141,7 +141,7 @@ func (r *Reader) child(l *Lane, parent ref, fork uint32, locals []uint64, hash u
 					return 0, 0, 0, false
 				}
 				h := l.arena.header(ref(e))
-				if placeOf(load(&h[hParent])) == packParent(parent, fork, kindChain) {
+				if load(&h[hParent]) == packParent(parent, fork, kindChain) {
 					content, v, fine := r.content(l, h)
 					if !fine {
 						return 0, 0, 0, false

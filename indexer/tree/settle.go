@@ -121,7 +121,7 @@ func (l *Lane) settle(c ref) {
 		h, side := l.arena.header(c), l.arena.side(c)
 		if side.covered() > 0 || side.children() > 0 {
 			if !h.isRoot() {
-				l.trim(h, max(side.tip(), side.lastFork()))
+				l.trim(c, h, max(side.tip(), side.lastFork()))
 			}
 			return
 		}
@@ -135,7 +135,7 @@ func (l *Lane) settle(c ref) {
 
 // trim gives back the tail of a chain when it is worth a copy: so that eviction block
 // by block copies each block a few times at most.
-func (l *Lane) trim(h *header, tip uint32) {
+func (l *Lane) trim(c ref, h *header, tip uint32) {
 	length, capacity := h.length(), h.capacity()
 	if dead := length - tip; dead < 4 || dead < capacity/8 {
 		return
@@ -149,7 +149,10 @@ func (l *Lane) trim(h *header, tip uint32) {
 		l.shrinkCover(h, b)
 	}
 	l.stored -= uint64(length - tip)
+	old, version := h.content(), hi(h[hLength])
 	l.moveContent(h, next, tip)
+	l.buryTail(c, h, version, l.arena.words(old, int(length))[tip:])
+	l.retire(old, capacity, forContent)
 }
 
 // shrinkCover drops the bits of a chain that nobody holds in full, and the whole
@@ -178,6 +181,7 @@ func (l *Lane) freeChain(c ref) {
 	h, side := l.arena.header(c), l.arena.side(c)
 	if h.isRoot() {
 		l.unpublish(c, rootHash(lo(h[hCuts]), hi(h[hCuts]), h[hCuts+1]))
+		l.buryRoot(c, h)
 		l.retire(c, 0, forChains)
 		return
 	}
@@ -190,6 +194,7 @@ func (l *Lane) freeChain(c ref) {
 	if b := l.cover(h); b != nil {
 		l.retireCover(b)
 	}
+	l.buryChain(c, h)
 	l.retire(h.content(), h.capacity(), forContent)
 	store(&h[hLength], packLength(0, 0, hi(h[hLength])+1))
 	l.retire(c, 0, forChains)
