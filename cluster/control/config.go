@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/plan"
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
 	"github.com/kvcluster/kvcluster/cluster/state"
@@ -90,10 +91,16 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Gossip is who is there, as a hint.
+// Peer and Meta are those of package gossip.
+type (
+	Peer = gossip.Peer
+	Meta = gossip.Meta
+)
+
+// Gossip is who is there, as a hint; *gossip.Gossip is one. Changed is read by Run alone.
 type Gossip interface {
 	// Peers returns all nodes that gossip knows, also those that it holds for dead.
-	Peers() []Peer
+	Peers() []gossip.Peer
 	// Changed delivers when Peers may have changed; signals are merged.
 	Changed() <-chan struct{}
 }

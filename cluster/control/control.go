@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/plan"
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
 	"github.com/kvcluster/kvcluster/cluster/state"
@@ -147,8 +148,8 @@ func (c *Control) Run(ctx context.Context) error {
 
 // peers returns the other nodes by server id. Names may be taken twice, server ids are
 // not: a run that is alive counts more than one that is not.
-func (c *Control) peers() map[string]Peer {
-	out := map[string]Peer{}
+func (c *Control) peers() map[string]gossip.Peer {
+	out := map[string]gossip.Peer{}
 	for _, p := range c.deps.Gossip.Peers() {
 		if p.ServerID != c.cfg.Self.ServerID && (p.Alive || !out[p.ServerID].Alive) {
 			out[p.ServerID] = p

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
 	"github.com/kvcluster/kvcluster/cluster/state"
 )
@@ -24,7 +25,7 @@ const (
 // follow is what everybody but the leader does: a node that is no member, or that hears
 // of no leader, asks the others why. A server that was taken out of the log while it was
 // cut off hears nothing else of it.
-func (c *Control) follow(ctx context.Context, peers map[string]Peer) {
+func (c *Control) follow(ctx context.Context, peers map[string]gossip.Peer) {
 	_, led := c.deps.Log.Leader()
 	if c.isMember() {
 		c.noteAnswer("")

@@ -3,6 +3,7 @@ package control
 import (
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/plan"
 	"github.com/kvcluster/kvcluster/cluster/state"
 )
@@ -27,7 +28,7 @@ func newTracker(cfg Config, now time.Time) *tracker {
 
 // update notes who is there, by server id, and returns the health of every member. A
 // peer under the name of a member but from another data folder is somebody else.
-func (t *tracker) update(now time.Time, members []state.Member, peers map[string]Peer) map[string]plan.Health {
+func (t *tracker) update(now time.Time, members []state.Member, peers map[string]gossip.Peer) map[string]plan.Health {
 	out := make(map[string]plan.Health, len(members))
 	for _, m := range members {
 		if p := peers[m.ServerID]; m.Name == t.self || p.Alive && p.Name == m.Name {

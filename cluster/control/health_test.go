@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/plan"
 	"github.com/kvcluster/kvcluster/cluster/state"
 )
@@ -13,10 +14,10 @@ func TestTracker(t *testing.T) {
 	cfg := Config{Self: state.Member{Name: "me"}, Grace: time.Minute, StartGrace: 10 * time.Second}
 	tr := newTracker(cfg, start)
 	members := []state.Member{{Name: "me", ServerID: "0"}, {Name: "a", ServerID: "1"}, {Name: "b", ServerID: "2"}}
-	peer := func(name, id string, alive bool) map[string]Peer {
-		return map[string]Peer{id: {Meta: Meta{Name: name, ServerID: id}, Alive: alive}}
+	peer := func(name, id string, alive bool) map[string]gossip.Peer {
+		return map[string]gossip.Peer{id: {Meta: gossip.Meta{Name: name, ServerID: id}, Alive: alive}}
 	}
-	at := func(after time.Duration, peers map[string]Peer, a, b plan.Health) {
+	at := func(after time.Duration, peers map[string]gossip.Peer, a, b plan.Health) {
 		t.Helper()
 		got := tr.update(start.Add(after), members, peers)
 		if got["me"] != plan.Alive || got["a"] != a || got["b"] != b {

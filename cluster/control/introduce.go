@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
 	"github.com/kvcluster/kvcluster/cluster/state"
 )
@@ -23,7 +24,7 @@ type introduction struct {
 
 // introduce takes in peers that are alive and not, or not as they are now, members.
 // What one of them lacks keeps no other out.
-func (c *Control) introduce(ctx context.Context, peers map[string]Peer) error {
+func (c *Control) introduce(ctx context.Context, peers map[string]gossip.Peer) error {
 	if err := c.take(ctx, c.cfg.Self); err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (c *Control) introduce(ctx context.Context, peers map[string]Peer) error {
 }
 
 // unfit says why a peer cannot become a member, or "".
-func (c *Control) unfit(p Peer) string {
+func (c *Control) unfit(p gossip.Peer) string {
 	v := c.View()
 	switch {
 	case p.ClusterID != "" && p.ClusterID != v.Cluster.ClusterID:
@@ -79,7 +80,7 @@ func (c *Control) unfit(p Peer) string {
 	return ""
 }
 
-func memberOf(p Peer) state.Member {
+func memberOf(p gossip.Peer) state.Member {
 	return state.Member{
 		Name: p.Name, ServerID: p.ServerID, Raft: p.Raft, Link: p.Link, HTTP: p.HTTP,
 		Zone: p.Zone, Weight: p.Weight, Version: p.Version, Boot: p.Boot,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/plan"
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
 	"github.com/kvcluster/kvcluster/cluster/state"
@@ -42,7 +43,7 @@ type leading struct {
 
 // lead does the duties of the leader, the urgent ones first. Each returns early when
 // this node turns out to lead no more.
-func (c *Control) lead(ctx context.Context, peers map[string]Peer, health map[string]plan.Health) error {
+func (c *Control) lead(ctx context.Context, peers map[string]gossip.Peer, health map[string]plan.Health) error {
 	if c.View().Cluster.ClusterID == "" {
 		return nil // the founding is under way
 	}
@@ -65,7 +66,7 @@ func (c *Control) lead(ctx context.Context, peers map[string]Peer, health map[st
 
 // seats returns raft's servers with what is known of them. Those that are alive and fit
 // count as caught up.
-func (c *Control) seats(peers map[string]Peer, health map[string]plan.Health) (seats []seat, servers map[string]raftlog.Server, staying int, err error) {
+func (c *Control) seats(peers map[string]gossip.Peer, health map[string]plan.Health) (seats []seat, servers map[string]raftlog.Server, staying int, err error) {
 	list, err := c.deps.Log.Servers()
 	if err != nil {
 		return nil, nil, 0, err
@@ -92,7 +93,7 @@ func (c *Control) seats(peers map[string]Peer, health map[string]plan.Health) (s
 }
 
 // servers keeps raft's configuration in order: one change at a time.
-func (c *Control) servers(ctx context.Context, peers map[string]Peer, health map[string]plan.Health) error {
+func (c *Control) servers(ctx context.Context, peers map[string]gossip.Peer, health map[string]plan.Health) error {
 	seats, _, staying, err := c.seats(peers, health)
 	if err != nil {
 		return err
@@ -120,7 +121,7 @@ func (c *Control) servers(ctx context.Context, peers map[string]Peer, health map
 
 // giveLead transfers the leadership when this node leaves, is no member any more or has
 // a disk that is nearly full.
-func (c *Control) giveLead(peers map[string]Peer, health map[string]plan.Health) error {
+func (c *Control) giveLead(peers map[string]gossip.Peer, health map[string]plan.Health) error {
 	m, member := c.View().Member(c.cfg.Self.Name)
 	leaving, low := !member || m.Phase == state.Leaving, c.deps.LowSpace()
 	if !leaving && !low || time.Since(c.leader.handedOver) < handOver {
@@ -177,7 +178,7 @@ const catchUp = 64
 // removeOrphans takes servers out of the log whose member was removed, as soon as they
 // know it or are dead, and those that never became members. Those that are alive and
 // vote have to lose their vote first.
-func (c *Control) removeOrphans(ctx context.Context, seats []seat, peers map[string]Peer) error {
+func (c *Control) removeOrphans(ctx context.Context, seats []seat, peers map[string]gossip.Peer) error {
 	view := c.View()
 	orphans := map[raft.ServerID]time.Time{}
 	defer func() { c.leader.orphans = orphans }()

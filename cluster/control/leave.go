@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/state"
 )
 
@@ -115,5 +116,5 @@ func (c *Control) seemsAlive(m state.Member) bool {
 	if m.Name == c.cfg.Self.Name {
 		return true
 	}
-	return slices.ContainsFunc(c.deps.Gossip.Peers(), func(p Peer) bool { return p.Name == m.Name && p.ServerID == m.ServerID && p.Alive })
+	return slices.ContainsFunc(c.deps.Gossip.Peers(), func(p gossip.Peer) bool { return p.Name == m.Name && p.ServerID == m.ServerID && p.Alive })
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
 	"github.com/kvcluster/kvcluster/cluster/state"
 	"github.com/kvcluster/kvcluster/shard/catalog"
@@ -294,7 +295,7 @@ type testGossip struct{ n *node }
 
 func (g *testGossip) Changed() <-chan struct{} { return g.n.poke }
 
-func (g *testGossip) Peers() (out []Peer) {
+func (g *testGossip) Peers() (out []gossip.Peer) {
 	w := g.n.w
 	for name, n := range w.all() {
 		p := n.p()
@@ -307,12 +308,12 @@ func (g *testGossip) Peers() (out []Peer) {
 			alive = true
 		}
 		w.mu.Unlock()
-		out = append(out, Peer{Alive: alive, Address: name + ":7946", Meta: Meta{
+		out = append(out, gossip.Peer{Alive: alive, Address: name + ":7946", Meta: gossip.Meta{
 			Name: strings.TrimSuffix(name, "'"), ServerID: n.serverID, ClusterID: p.clusterID, Boot: p.boot, Raft: n.name, Protocol: p.protocol, Zone: p.zone,
 			HasData: p.clusterID != "",
 		}})
 	}
-	slices.SortFunc(out, func(a, b Peer) int { return strings.Compare(a.ServerID, b.ServerID) })
+	slices.SortFunc(out, func(a, b gossip.Peer) int { return strings.Compare(a.ServerID, b.ServerID) })
 	return out
 }
 
