@@ -82,14 +82,47 @@ func DecodeStretches(b []byte) ([]indexer.Stretch, error) {
 	return out, nil
 }
 
+// mark reads what was marked on a run.
+func (r *stretchReader) mark(flags uint64) (m indexer.Mark, err error) {
+	n := 0
+	if flags&runMarked != 0 {
+		n = 1
+	}
+	if flags&runNoted != 0 {
+		n += len(m.Note)
+	}
+	bad := func() (indexer.Mark, error) {
+		return m, fmt.Errorf("%w: mark of %d words, flags %d, %d words left", ErrMessage, n, flags>>62, len(r.words))
+	}
+	if len(r.words) < n || n == len(m.Note) {
+		return bad()
+	}
+	if n > 0 {
+		if m.Set, m.Tag = true, uint16(r.words[0]); r.words[0]>>16 != 0 {
+			return bad()
+		}
+		if n > 1 {
+			if copy(m.Note[:], r.words[1:]); m.Note == [2]uint64{} {
+				return bad()
+			}
+		}
+	}
+	r.words = r.words[n:]
+	return m, nil
+}
+
 func (r *stretchReader) run(out []indexer.Stretch) ([]indexer.Stretch, error) {
 	if len(r.words) < 4 {
 		return nil, fmt.Errorf("%w: %d words", ErrMessage, len(r.words))
 	}
-	run, count := indexer.Run(r.words[0]), int(r.words[0]>>32)
+	run, count, flags := indexer.Run(r.words[0]), int(r.words[0]&^(runMarked|runNoted)>>32), r.words[0]
 	ref, shared := int(uint32(r.words[1])), int(r.words[1]>>32)
 	anchor, fresh := r.words[2], r.words[3]
 	r.words = r.words[4:]
+	mark, err := r.mark(flags)
+	if err != nil {
+		return nil, err
+	}
 	if fresh > uint64(len(r.words)) || count == 0 || count > len(r.words)/3 {
 		return nil, fmt.Errorf("%w: %d stretches and %d blocks in %d words", ErrMessage, count, fresh, len(r.words))
 	}
@@ -119,7 +152,7 @@ func (r *stretchReader) run(out []indexer.Stretch) ([]indexer.Stretch, error) {
 		if w>>40 != 0 || tiers == 0 || tiers >= 1<<indexer.NumTiers || start < end || start+n > indexer.MaxRunLength || n > len(r.words) {
 			return nil, fmt.Errorf("%w: stretch %#x in %d words, after position %d", ErrMessage, w, len(r.words), end)
 		}
-		s := indexer.Stretch{Run: run, Start: uint32(start), Tiers: tiers, Anchor: anchor, Engines: r.words[:n:n]}
+		s := indexer.Stretch{Run: run, Start: uint32(start), Tiers: tiers, Anchor: anchor, Engines: r.words[:n:n], Mark: mark}
 		s.Parent.Engine = engine
 		out = append(out, s)
 		r.words = r.words[n:]

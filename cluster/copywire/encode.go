@@ -5,6 +5,12 @@ import "github.com/kvcluster/kvcluster/indexer"
 // copyHead is partition (32) | open (1), tenure, sequence, bytes of the stretches.
 const copyHead = 4 * word
 
+// Flags in the first word of a run.
+const (
+	runMarked = 1 << 63
+	runNoted  = 1 << 62
+)
+
 // Encoder appends the dump of one copy to a dump, stretch by stretch in the order in
 // which an index gives them. Paths are not repeated: each run names a run before it
 // that has the longest beginning of its path.
@@ -13,10 +19,12 @@ const copyHead = 4 * word
 //	          tenure, sequence
 //	          bytes of the runs
 //	          { run ... } ...
-//	run       run (32) | number of stretches (32)
+//	run       run (32) | number of stretches (30) | with a note (1) | with a mark (1)
 //	          0, or 1 + index of an earlier run (32) | blocks in common with it (32)
 //	          anchor
-//	          n, then n local hashes: the rest of the path to the last live name
+//	          n
+//	          with a mark: tag; with a note: its two words
+//	          n local hashes: the rest of the path to the last live name
 //	          { stretch ... } ...
 //	stretch   start (16) | length-1 (16) | tiers (8)
 //	          engine hash of the block before it, 0 at the root
@@ -29,6 +37,7 @@ type Encoder struct {
 	// The present run; its path grows with its stretches.
 	run       indexer.Run
 	path      runPath
+	mark      indexer.Mark
 	stretches int
 	body      []byte // of its stretches
 }
@@ -49,7 +58,7 @@ func (e *Encoder) Add(s *indexer.Stretch) {
 		e.endRun()
 	}
 	if e.stretches == 0 {
-		e.run, e.path = s.Run, runPath{anchor: s.Anchor, above: len(s.Path) - int(s.Start)}
+		e.run, e.mark, e.path = s.Run, s.Mark, runPath{anchor: s.Anchor, above: len(s.Path) - int(s.Start)}
 	}
 	e.stretches++
 	e.path.full = append(append(e.path.full, s.Path[len(e.path.full):]...), s.Locals...)
@@ -67,12 +76,20 @@ func (e *Encoder) endRun() {
 	}
 	x.add(p, int(same.depth))
 	rest := p.full[same.depth:]
+	var mark []uint64
+	flags := uint64(0)
+	if e.mark.Set {
+		mark, flags = append(mark, uint64(e.mark.Tag)), runMarked
+	}
+	if e.mark.Note != [2]uint64{} {
+		mark, flags = append(mark, e.mark.Note[:]...), flags|runNoted
+	}
 	for _, w := range [...]uint64{
-		uint64(e.run) | uint64(e.stretches)<<32, ref | uint64(same.depth)<<32, p.anchor, uint64(len(rest)),
+		uint64(e.run) | uint64(e.stretches)<<32 | flags, ref | uint64(same.depth)<<32, p.anchor, uint64(len(rest)),
 	} {
 		e.dst = le.AppendUint64(e.dst, w)
 	}
-	e.dst = append(appendWords(e.dst, rest), e.body...)
+	e.dst = append(appendWords(appendWords(e.dst, mark), rest), e.body...)
 	e.body, e.stretches, e.path = e.body[:0], 0, runPath{}
 }
 

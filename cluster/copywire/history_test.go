@@ -152,6 +152,13 @@ func (h *history) store(b *indexer.FrameBuilder, runs map[indexer.Run]*liveRun, 
 		l[i], e[i] = 1+h.rng.Uint64N(h.symbols), 1+h.rng.Uint64()>>1
 		next.locals, next.tiers = append(next.locals, l[i]), append(next.tiers, t.Mask())
 	}
+	if start == 0 {
+		m := indexer.Mark{Set: h.rng.IntN(3) > 0, Tag: uint16(h.rng.Uint32())}
+		if h.rng.IntN(2) == 0 {
+			m.Note = [2]uint64{h.rng.Uint64N(2), h.rng.Uint64()}
+		}
+		b.Mark(m)
+	}
 	full := next.path(len(next.locals))
 	h.paths = append(h.paths, indexer.Query{Group: 1, Partition: 2, Anchor: next.anchor, Locals: full})
 }

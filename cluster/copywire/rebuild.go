@@ -131,7 +131,7 @@ func checkRun(of []indexer.Stretch) error {
 		n := len(s.Locals)
 		if n == 0 || len(s.Engines) != n || s.Tiers == 0 || s.Tiers >= 1<<indexer.NumTiers ||
 			s.Start > indexer.MaxRunLength || int(s.Start)+n > indexer.MaxRunLength || int(s.Start) < end ||
-			above < 0 || len(s.Path) != above+int(s.Start) || s.Anchor != last.Anchor {
+			above < 0 || len(s.Path) != above+int(s.Start) || s.Anchor != last.Anchor || s.Mark != last.Mark {
 			return fmt.Errorf("%w: stretch at %d of %d blocks and %d engine hashes, tiers %04b, below %d", ErrMessage, s.Start, n, len(s.Engines), s.Tiers, len(s.Path))
 		}
 		if end = int(s.Start) + n; i < len(of)-1 && (!slices.Equal(s.Path, last.Path[:len(s.Path)]) || above+end > len(last.Path) || !slices.Equal(s.Locals, last.Path[len(s.Path):above+end])) {
@@ -158,7 +158,7 @@ func (r *rebuilder) restore(d *dumpedRun) error {
 	for i := range d.of {
 		s := &d.of[i]
 		end := int(s.Start) + len(s.Locals)
-		if err := r.store(lowest(s.Tiers), d.run, at, end, parent, d.path.full[d.path.above:], r.col); err != nil {
+		if err := r.store(lowest(s.Tiers), d.run, at, end, parent, s.Mark, d.path.full[d.path.above:], r.col); err != nil {
 			return err
 		}
 		at = end
@@ -226,7 +226,7 @@ func (r *rebuilder) parent(d *dumpedRun) (indexer.Parent, error) {
 		for i := range n {
 			r.col = append(r.col, r.engines[r.index.prints[from+i+1]])
 		}
-		if err := r.store(indexer.Device, t.run, 0, n, parent, p.full[from:], r.col); err != nil {
+		if err := r.store(indexer.Device, t.run, 0, n, parent, indexer.Mark{}, p.full[from:], r.col); err != nil {
 			return parent, err
 		}
 		r.index.add(p, from)
@@ -243,9 +243,12 @@ func (r *rebuilder) nameAt(at place) indexer.Parent {
 }
 
 // store stores positions from to end of a run, cut where a frame is full.
-func (r *rebuilder) store(t indexer.Tier, run indexer.Run, from, end int, parent indexer.Parent, locals, engines []uint64) error {
-	const head = 3
+func (r *rebuilder) store(t indexer.Tier, run indexer.Run, from, end int, parent indexer.Parent, mark indexer.Mark, locals, engines []uint64) error {
 	for from < end {
+		head := 3
+		if from == 0 && mark.Note != [2]uint64{} {
+			head += len(mark.Note)
+		}
 		// A frame is not begun for the sake of few blocks, nor ended with a sliver.
 		if r.max-r.words < head+2*min(8, end-from) {
 			if err := r.cut(); err != nil {
@@ -256,6 +259,9 @@ func (r *rebuilder) store(t indexer.Tier, run indexer.Run, from, end int, parent
 		l, e := r.b.Store(t, run, uint32(from), parent, n)
 		copy(l, locals[from:])
 		copy(e, engines[from:])
+		if from == 0 {
+			r.b.Mark(mark)
+		}
 		r.words += head + 2*n
 		from += n
 	}

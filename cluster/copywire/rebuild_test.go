@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -115,11 +116,20 @@ func equalCopies(a, b []copywire.Copy) bool {
 	return slices.EqualFunc(a, b, func(a, b copywire.Copy) bool {
 		same := slices.EqualFunc(a.Stretches, b.Stretches, func(a, b indexer.Stretch) bool {
 			return slices.Equal(a.Path, b.Path) && slices.Equal(a.Locals, b.Locals) && slices.Equal(a.Engines, b.Engines) &&
-				a.Run == b.Run && a.Start == b.Start && a.Tiers == b.Tiers && a.Anchor == b.Anchor && a.Parent == b.Parent
+				a.Run == b.Run && a.Start == b.Start && a.Tiers == b.Tiers && a.Anchor == b.Anchor && a.Parent == b.Parent && a.Mark == b.Mark
 		})
 		a.Stretches, b.Stretches = nil, nil
 		return same && reflect.DeepEqual(a, b)
 	})
+}
+
+// marks returns the marks of the runs of a slot.
+func marks(t testing.TB, n *node, slot int) map[indexer.Run]indexer.Mark {
+	out := map[indexer.Run]indexer.Mark{}
+	for _, s := range dump(t, n.x, slot) {
+		out[s.Run] = s.Mark
+	}
+	return out
 }
 
 // compare wants the same names and answers of a slot at both nodes.
@@ -128,6 +138,9 @@ func compare(t testing.TB, when string, h *history, slot int, a, b *node) {
 	na, nb := names(t, dump(t, a.x, slot)), names(t, dump(t, b.x, slot))
 	if !slices.Equal(na, nb) {
 		t.Fatalf("%s: dumps differ:\n%v\n%v", when, na, nb)
+	}
+	if ma, mb := marks(t, a, slot), marks(t, b, slot); !maps.Equal(ma, mb) {
+		t.Fatalf("%s: marks differ: %v, %v", when, ma, mb)
 	}
 	if want := h.want(slot); !slices.Equal(withoutEngines(nb), want) {
 		t.Fatalf("%s: names %v, want %v", when, nb, want)
