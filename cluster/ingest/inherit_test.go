@@ -25,6 +25,7 @@ type estate struct {
 	silent  bool // adoptions are not answered
 	edit    func(*Inheritance)
 	adopted int
+	went    int // takeovers after which the life was still the same
 }
 
 type copyName struct {

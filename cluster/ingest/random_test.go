@@ -98,13 +98,59 @@ func TestRandomFaults(t *testing.T) {
 					if seed%3 == 0 {
 						c.BufferBatches = 3
 					}
-				}}, func(w *world) { randomFaults(w, seed, kind) })
+				}}, func(w *world) { randomFaults(w, nil, seed, kind) })
 			})
 		}
 	}
 }
 
-func randomFaults(w *world, seed uint64, kind string) {
+// TestRandomTakeovers has the same faults, and the source goes away and comes back among
+// them: with an inheritance, without one, or with owners that do not answer.
+func TestRandomTakeovers(t *testing.T) {
+	inherited, kept := 0, 0
+	for seed := range uint64(*seedsFlag) {
+		for _, kind := range []string{"replay", "short replay"} {
+			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
+				runEstate(t, nil, func(w *world, x *estate) {
+					randomFaults(w, x, seed, kind)
+					inherited += x.adopted
+					kept += x.went
+				})
+			})
+		}
+	}
+	t.Logf("%d inheritances, %d lives went on", inherited, kept)
+	if kept < inherited/4 {
+		t.Errorf("of %d inheritances only %d were used", inherited, kept)
+	}
+}
+
+// takeOver moves the source while the engine goes on.
+func (x *estate) takeOver(rnd *rand.Rand, c *cacheModel) {
+	w := x.w
+	before := w.life("w1", 0)
+	x.fail, x.silent = nil, rnd.IntN(12) == 0
+	if rnd.IntN(8) == 0 {
+		x.fail = errNoLeader
+	}
+	if rnd.IntN(5) > 0 {
+		x.give(false)
+		for range rnd.IntN(6) {
+			c.e.publish(c.step())
+		}
+		w.wait(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+		for range rnd.IntN(3) {
+			c.e.publish(c.step())
+		}
+	}
+	x.give(true)
+	w.wait(time.Duration(rnd.IntN(2000)) * time.Millisecond)
+	if w.life("w1", 0) == before {
+		x.went++
+	}
+}
+
+func randomFaults(w *world, x *estate, seed uint64, kind string) {
 	t := w.t
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	e := w.engine("e1", kind != "no replay")
@@ -116,6 +162,10 @@ func randomFaults(w *world, seed uint64, kind string) {
 	garbage := false
 	for round := range 4 {
 		for range 60 {
+			if x != nil && rnd.IntN(12) == 0 {
+				x.takeOver(rnd, c)
+				continue
+			}
 			switch rnd.IntN(24) {
 			case 0, 1:
 				e.record(c.step()) // lost on the way
@@ -167,7 +217,8 @@ func randomFaults(w *world, seed uint64, kind string) {
 		e.publish(batch())
 		w.wait(3 * time.Minute)
 		// A tiny backlog loses batches that wait for a slot number: late, but never wrong.
-		exact := kind == "replay" && !garbage && seed%3 != 0
+		// A takeover loses what waited for a parent, and what was below a hole.
+		exact := kind == "replay" && !garbage && seed%3 != 0 && x == nil
 		for p := range c.ever {
 			got, want := w.score(p), c.score(p)
 			if got > want || exact && got < want {
