@@ -117,6 +117,9 @@ func TestIdentityAndLogSurvive(t *testing.T) {
 		t.Error("a new folder has data")
 	}
 	fill(t, s, 1, 50)
+	if !f.HasData() {
+		t.Error("fifty entries are no data")
+	}
 	snapshot(t, s, 20)
 	if err := f.SavePeers([]string{"10.0.0.1:7946", "10.0.0.2:7946"}); err != nil {
 		t.Fatal(err)

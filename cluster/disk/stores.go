@@ -26,7 +26,6 @@ type stores struct {
 	bolt  *raftboltdb.BoltStore
 	guard *guard
 	raftlog.Stores
-	exists bool
 }
 
 func (s *stores) close() error { return s.bolt.Close() }
@@ -50,12 +49,16 @@ func (f *Folder) Stores() (raftlog.Stores, error) {
 	return f.mu.stores.Stores, nil
 }
 
-// HasData reports whether the folder holds raft state of a cluster. Stores must have
-// been called.
+// HasData reports whether the folder holds raft state of a cluster: a term, an entry or a
+// snapshot. Stores must have been called.
 func (f *Folder) HasData() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.mu.stores != nil && f.mu.stores.exists
+	if f.mu.stores == nil {
+		return false
+	}
+	has, err := raft.HasExistingState(f.mu.stores.guard, f.mu.stores.guard, f.mu.stores.Snapshots)
+	return err == nil && has
 }
 
 func (f *Folder) openStores() (_ *stores, err error) {
@@ -80,11 +83,7 @@ func (f *Folder) openStores() (_ *stores, err error) {
 		return nil, err
 	}
 	g := &guard{folder: f, bolt: bolt}
-	s := &stores{bolt: bolt, guard: g, Stores: raftlog.Stores{Log: newCache(g, f.cfg.CachedEntries), Stable: g, Snapshots: snaps}}
-	if s.exists, err = raft.HasExistingState(g, g, snaps); err != nil {
-		return nil, f.damaged(logFile, err, "cannot be read (%v)", err)
-	}
-	return s, nil
+	return &stores{bolt: bolt, guard: g, Stores: raftlog.Stores{Log: newCache(g, f.cfg.CachedEntries), Stable: g, Snapshots: snaps}}, nil
 }
 
 // openBolt opens raft.db and says in words why it cannot.
