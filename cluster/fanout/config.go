@@ -27,6 +27,9 @@ type Owner interface {
 	EndLocal(l copywire.SlotLife, tenure uint64, p indexer.PartitionID, sequence uint64) bool
 	// CloseLocal closes copies.
 	CloseLocal(l copywire.SlotLife, tenure uint64, partitions []indexer.PartitionID)
+	// CarryLocal makes copies this node's to write that have these labels, and returns
+	// them. Older tenures are fenced off already.
+	CarryLocal(l copywire.SlotLife, tenure uint64, labels []copywire.Label) []indexer.PartitionID
 	// NoteLocal is called before a frame is written to an open copy. False: it is closed.
 	NoteLocal(h indexer.Header) bool
 	// CursorLocal keeps how far the stream of a slot has come.

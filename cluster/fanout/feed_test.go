@@ -26,7 +26,8 @@ type feed struct {
 	lives  map[copywire.SlotLife]*history
 	purges []purge
 
-	mu struct {
+	batches sync.Mutex // held during one
+	mu      struct {
 		sync.Mutex
 		mine   map[catalog.Retired]bool // to be reported by this feed
 		quiet  bool
@@ -60,7 +61,10 @@ func (f *feed) stop() {
 	f.w.Close()
 }
 
+// setQuiet stops batches, or lets them go on. None is under way when it returns.
 func (f *feed) setQuiet(q bool) {
+	f.batches.Lock()
+	defer f.batches.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.quiet = q
@@ -90,7 +94,7 @@ func (f *feed) reports(r catalog.Retired) bool {
 func (f *feed) run(ctx context.Context) {
 	for {
 		f.mu.Lock()
-		quiet, pause := f.mu.quiet, f.mu.pause
+		pause := f.mu.pause
 		f.mu.Unlock()
 		timer := time.NewTimer(time.Duration(1 + f.rng.Int64N(int64(pause))))
 		select {
@@ -103,9 +107,14 @@ func (f *feed) run(ctx context.Context) {
 		}
 		f.follow(f.n.viewNow())
 		f.settle(ctx)
+		f.batches.Lock()
+		f.mu.Lock()
+		quiet := f.mu.quiet
+		f.mu.Unlock()
 		if !quiet {
 			f.batch()
 		}
+		f.batches.Unlock()
 	}
 }
 

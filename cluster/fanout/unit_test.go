@@ -78,6 +78,10 @@ func (p *paper) EndLocal(copywire.SlotLife, uint64, indexer.PartitionID, uint64)
 func (p *paper) CloseLocal(l copywire.SlotLife, _ uint64, parts []indexer.PartitionID) {
 	p.note("close %d %v", l.Slot, parts)
 }
+func (*paper) CarryLocal(copywire.SlotLife, uint64, []copywire.Label) []indexer.PartitionID {
+	return nil
+}
+
 func (p *paper) NoteLocal(h indexer.Header) bool { return p.mu.open[h.Partition] }
 func (p *paper) CursorLocal(c copywire.Cursor)   { p.note("cursor %d", c.Sequence) }
 
