@@ -14,7 +14,7 @@ import (
 // A greeting and its answer are one message each, on a stream of the gossip port:
 //
 //	| "KVGOSSIP" | version u8 | verdict u8 | flags u8 | label length u8 | body length u16 |  14 bytes
-//	| label | body |
+//	| label | body | CR LF CR LF |
 //
 //	flags    bit 0: the body is sealed, bit 1: this is an answer
 //	body     nonce (12 bytes) and AES-GCM with the header and the label as additional data, if sealed;
@@ -22,10 +22,12 @@ import (
 //
 // little-endian. The first entry of the body is the sender itself, without an address;
 // the rest, in answers, are nodes that are alive under the name or the server id of the
-// one that asked. An answer with a verdict has no body. memberlist's own streams begin
+// one that asked. An answer with a verdict has no body. The end makes an HTTP server, whose
+// port is the one that is given by mistake, answer at once instead of waiting for more. memberlist's own streams begin
 // with a byte below 20 or with 244, so the first byte tells them apart.
 const (
 	greetingMagic   = "KVGOSSIP"
+	greetingEnd     = "\r\n\r\n"
 	greetingVersion = 1
 	greetingHeader  = 14
 	maxLabel        = 64
@@ -98,7 +100,7 @@ func (g greeting) append(key []byte) ([]byte, error) {
 	out = binary.LittleEndian.AppendUint16(out, uint16(size))
 	out = append(out, g.label...)
 	if flags&flagSealed == 0 {
-		return append(out, body...), nil
+		return append(append(out, body...), greetingEnd...), nil
 	}
 	aead, err := newAEAD(key)
 	if err != nil {
@@ -109,7 +111,7 @@ func (g greeting) append(key []byte) ([]byte, error) {
 		return nil, err
 	}
 	head := out[:len(out):len(out)]
-	return append(out, aead.Seal(nonce[:], nonce[:], body, head)...), nil
+	return append(append(out, aead.Seal(nonce[:], nonce[:], body, head)...), greetingEnd...), nil
 }
 
 func newAEAD(key []byte) (cipher.AEAD, error) {
@@ -153,9 +155,13 @@ func readGreeting(r io.Reader) (g greeting, err error) {
 	if label > maxLabel || size > maxBody || head[9] >= numVerdicts {
 		return g, errGreeting
 	}
-	rest := make([]byte, label+size)
+	rest := make([]byte, label+size+len(greetingEnd))
 	if _, err := io.ReadFull(r, rest); err != nil {
 		return g, err
+	}
+	rest, end := rest[:label+size], rest[label+size:]
+	if string(end) != greetingEnd {
+		return g, errGreeting
 	}
 	return greeting{
 		version: head[8], verdict: verdict(head[9]), answer: flags&flagAnswer != 0, sealed: flags&flagSealed != 0,
