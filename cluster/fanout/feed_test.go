@@ -24,6 +24,8 @@ type feed struct {
 	done   sync.WaitGroup
 	wake   chan struct{}
 	lives  map[copywire.SlotLife]*history
+	left   map[catalog.Retired]bool // given away
+	asked  map[copywire.SlotLife]bool
 	purges []purge
 
 	batches sync.Mutex // held during one
@@ -46,6 +48,7 @@ func (n *node) startFeed(seed uint64, pause time.Duration) *feed {
 	f := &feed{
 		n: n, w: n.fan.NewWriter(), truth: n.w.truth.NewWriter(), rng: rand.New(rand.NewPCG(seed, 77)),
 		wake: make(chan struct{}, 1), lives: map[copywire.SlotLife]*history{},
+		left: map[catalog.Retired]bool{}, asked: map[copywire.SlotLife]bool{},
 	}
 	f.mu.mine, f.mu.pause = map[catalog.Retired]bool{}, pause
 	n.fed.Store(f)
@@ -131,8 +134,12 @@ func (f *feed) follow(v *state.View) {
 		}
 		for _, r := range src.Ranks {
 			l := copywire.SlotLife{Group: indexer.GroupID(src.Group.ID), Slot: indexer.Slot(r.Slot), Life: r.Life}
+			if r.Life < a.Tenure {
+				f.ask(l, src.Instance, r.Rank)
+				continue
+			}
 			now[l] = true
-			if f.lives[l] != nil || r.Life < a.Tenure {
+			if f.lives[l] != nil {
 				continue
 			}
 			h := newHistory(l, a.Tenure, int(f.n.w.partitions), f.rng.Uint64())
@@ -150,10 +157,30 @@ func (f *feed) follow(v *state.View) {
 			continue
 		}
 		delete(f.lives, l)
+		if g, ok := v.Catalog.GroupByID(uint32(l.Group)); ok {
+			if h, _ := g.Holder(uint32(l.Slot)); h.Life == l.Life {
+				f.left[retiredOf(l)] = true // somebody else ends it
+				continue
+			}
+		}
 		for p := range f.n.w.partitions {
-			f.write(h.wipe(&f.build, indexer.PartitionID(p), f.w.Written()+1))
+			f.write(h, h.wipe(&f.build, indexer.PartitionID(p), f.w.Written()+1))
 		}
 		f.purges = append(f.purges, purge{retiredOf(l), f.w.Written()})
+	}
+	for _, r := range v.ToPurge[f.n.name] {
+		if f.left[r] {
+			delete(f.left, r)
+			f.purges = append(f.purges, purge{r, f.w.Written()})
+		}
+	}
+}
+
+// ask has a life ended that somebody else may have written to.
+func (f *feed) ask(l copywire.SlotLife, instance string, rank uint32) {
+	if !f.asked[l] {
+		f.asked[l] = true
+		_, _ = f.n.w.propose(state.Command{NewLife: &state.NewLife{Instance: instance, Rank: rank, Life: l.Life}})
 	}
 }
 
@@ -186,11 +213,17 @@ func (f *feed) batch() {
 	h := f.lives[all[f.rng.IntN(len(all))]]
 	for range 1 + f.rng.IntN(3) {
 		p := indexer.PartitionID(f.rng.IntN(int(f.n.w.partitions)))
-		f.write(h.next(&f.build, p, f.w.Written()+1))
+		f.write(h, h.next(&f.build, p, f.w.Written()+1))
 	}
 }
 
-func (f *feed) write(fr indexer.Frame) {
+func (f *feed) write(h *history, fr indexer.Frame) {
+	strayed := f.n.fan.Stats().Strayed
+	defer func() {
+		if f.n.fan.Stats().Strayed != strayed {
+			h.stray(indexer.PartitionID(fr[1] >> 32)) // the log gave the slot away meanwhile
+		}
+	}()
 	if err := f.truth.Write(fr); err != nil {
 		f.n.w.failf("truth: %v", err)
 	}

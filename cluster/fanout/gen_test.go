@@ -124,6 +124,15 @@ func (h *history) wipe(b *indexer.FrameBuilder, p indexer.PartitionID, number ui
 	return b.Frame()
 }
 
+// stray notes that the latest frame of a partition reached nobody: it is never
+// acknowledged.
+func (h *history) stray(p indexer.PartitionID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.copies[p]
+	c.frames[len(c.frames)-1].number = ^uint64(0)
+}
+
 func (h *history) clearAll(b *indexer.FrameBuilder, c *genCopy) {
 	b.Clear(indexer.AllTiers)
 	h.clear(c, indexer.AllTiers)

@@ -25,7 +25,7 @@ type chaos struct {
 	rng    *rand.Rand
 	names  []string
 	faults bool
-	done   struct{ cuts, pauses, restarts, begins, aborts, renewals, faults int }
+	done   struct{ cuts, pauses, restarts, begins, aborts, renewals, faults, assigned int }
 }
 
 // random runs one world and returns what was wrong with it.
@@ -182,6 +182,15 @@ func (x *chaos) step() {
 		}
 	case v < 55:
 		x.fault(pick())
+	case v < 58: // another node reads a source, which begins new lives
+		v := x.view()
+		src := v.Catalog.Sources()[x.rng.IntN(4)]
+		to := x.names[0]
+		if v.Assignments[src.ID].Node == to {
+			to = x.names[1]
+		}
+		x.done.assigned++
+		_, _ = x.propose(state.Command{Assign: &state.Assign{Source: src.ID, Node: to}})
 	default:
 		x.move(pick)
 	}
