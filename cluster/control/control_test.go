@@ -142,6 +142,15 @@ func TestLeaveDrainsAndGoes(t *testing.T) {
 		if err := leader.p().ctl.Leave(ctx, leader.name, func(p Progress) { seen = append(seen, p) }); err != nil {
 			t.Fatal(err)
 		}
+		servers, err := w.leader().p().log.Servers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range servers {
+			if string(s.ID) == leader.serverID && s.Voter {
+				t.Error("it is no member any more and still votes")
+			}
+		}
 		if len(seen) < 3 || seen[0].Partitions == 0 {
 			t.Errorf("progress %v", seen)
 		}
@@ -419,6 +428,109 @@ func TestBoundSource(t *testing.T) {
 			if a.Node == "n2" {
 				t.Error("still read by a node that was removed")
 			}
+		}
+	})
+}
+
+// A member whose log does not follow gets no vote: it would count for the majority.
+func TestNoVoteBeforeCaughtUp(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(2)
+		for i := range 2 * catchUp {
+			w.register("n0", 1000+i)
+		}
+		late := w.add("n2")
+		late.set(func(p *process) { p.clusterID, p.deaf = "c", true })
+		w.connect()
+		time.Sleep(30 * time.Second)
+		voters := func() (n int) {
+			servers, err := w.leader().p().log.Servers()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range servers {
+				if s.Voter {
+					n++
+				}
+			}
+			return n
+		}
+		if n := voters(); n != 1 {
+			t.Errorf("%d voters while one of three members does not follow", n)
+		}
+		late.set(func(p *process) { p.deaf = false })
+		w.connect()
+		w.settle()
+		if n := voters(); n != 3 {
+			t.Errorf("%d voters of three members", n)
+		}
+	})
+}
+
+// Force does not go as far as to stop the log.
+func TestRemoveKeepsTheMajority(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		leader := w.leader()
+		var others []string
+		for name := range w.all() {
+			if name != leader.name {
+				others = append(others, name)
+			}
+		}
+		w.kill(others[0])
+		time.Sleep(detect + time.Second)
+		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+		defer cancel()
+		if err := leader.p().ctl.Remove(ctx, others[1], true); !errors.Is(err, ErrMajority) {
+			t.Errorf("removal of the second of three voters: %v", err)
+		}
+		for _, name := range others { // the dead one first, then one is enough
+			if err := leader.p().ctl.Remove(ctx, name, name == others[1]); err != nil {
+				t.Fatal(err)
+			}
+			w.settle()
+		}
+	})
+}
+
+// Measured weight moves copies.
+func TestWeights(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(4)
+		w.register("n0", 1)
+		w.settle()
+		load := func(weights []float64) (max float64) {
+			by := map[string]float64{}
+			for part, owners := range w.leader().p().log.View().Owners {
+				for _, o := range owners {
+					by[o.Name] += weights[part]
+				}
+			}
+			for _, l := range by {
+				if l > max {
+					max = l
+				}
+			}
+			return max
+		}
+		weights := make([]float64, parts)
+		for part, owners := range w.leader().p().log.View().Owners {
+			weights[part] = 1
+			for _, o := range owners {
+				if o.Name == "n1" {
+					weights[part] = 4
+				}
+			}
+		}
+		before := load(weights)
+		for _, n := range w.all() {
+			n.set(func(p *process) { p.weights = weights })
+		}
+		time.Sleep(weighEvery + time.Second)
+		w.settle()
+		if after := load(weights); after >= before {
+			t.Errorf("the heaviest member carried %v and carries %v", before, after)
 		}
 	})
 }

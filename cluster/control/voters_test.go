@@ -75,7 +75,8 @@ func TestNextVoter(t *testing.T) {
 		{"LVW", "", "n2"},
 		{"LDW", "", "n1"}, // without n2 there would be no majority
 		{"LW", "", "n1"},
-		{"Xv", "n1", ""}, // somebody has to be able to lead
+		{"LVWd", "", "n2"}, // it leaves although nobody takes its place
+		{"Xv", "n1", ""},   // somebody has to be able to lead
 		{"XV", "", ""},
 		{"XVVV", "", ""}, // until another leads
 		{"XVVVVv", "", ""},

@@ -63,6 +63,8 @@ type process struct {
 	protocol        int
 	boot            uint64
 	low             bool // its disk is nearly full
+	deaf            bool // raft's packets do not come and go
+	weights         []float64
 	running         bool
 	trans           *raft.InmemTransport
 	log             *raftlog.Log
@@ -156,7 +158,7 @@ func (n *node) start() {
 	p.ctl, err = New(Config{
 		Self: n.member(), ClusterID: p.clusterID, Protocol: 1, Grace: testGrace, StartGrace: 5 * time.Second,
 		Settle: time.Second, MaxMoves: moveBound, Logger: n.logger(),
-	}, Deps{Log: p.log, Gossip: gossip, Calls: n, LowSpace: func() bool { return n.p().low }})
+	}, Deps{Log: p.log, Gossip: gossip, Calls: n, LowSpace: func() bool { return n.p().low }, Weights: func() []float64 { return n.p().weights }})
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
@@ -275,7 +277,7 @@ func (w *world) connect() {
 			pa, pb := na.p(), nb.p()
 			switch {
 			case a == b || pa.trans == nil || pb.trans == nil:
-			case pa.running && w.reach(a, b):
+			case pa.running && w.reach(a, b) && !pa.deaf && !pb.deaf:
 				pa.trans.Connect(raft.ServerAddress(b), pb.trans)
 			default:
 				pa.trans.Disconnect(raft.ServerAddress(b))

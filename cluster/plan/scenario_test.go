@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvcluster/kvcluster/cluster/state"
+	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
 // scenario runs a fixed sequence in a world with two replicas, three workers and the
@@ -188,6 +189,17 @@ func TestGoneNodeWithBoundSources(t *testing.T) {
 				}
 			}
 		}
+		for part := range after {
+			alive := 0
+			for _, o := range after[part] {
+				if w.health[o.Name] == Alive {
+					alive++
+				}
+			}
+			if alive > 2 {
+				w.t.Fatalf("partition %d got a copy too many: %v", part, after[part])
+			}
+		}
 		w.health["n1"] = Gone
 		w.settle()
 		w.check()
@@ -221,7 +233,9 @@ func TestSourcesAreRebalanced(t *testing.T) {
 	w.join("n0")
 	w.settle()
 	w.bind(5000, "n0")
-	for n := range 80 {
+	w.do(state.Command{Register: &state.Registration{Registration: catalog.Registration{ // it cannot replay
+		Instance: "6000", Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: "tcp://127.0.0.1:1"}}})
+	for n := range 79 {
 		w.register(10 * (n + 1))
 	}
 	for _, c := range Next(Input{View: w.s.View(), Health: w.health}) {
@@ -241,6 +255,11 @@ func TestSourcesAreRebalanced(t *testing.T) {
 	for n := range 4 {
 		if c := count[fmt.Sprint("n", n)]; c > 26 || c == 0 { // ceil(81 / 4 x 1.25)
 			t.Fatalf("sources by reader: %v", count)
+		}
+	}
+	for _, s := range w.s.View().Catalog.Sources() {
+		if node := w.s.View().Assignments[s.ID].Node; s.ReplayEndpoint == "" && node != "n0" {
+			t.Fatalf("source %d of %s went to %s without a replay", s.ID, s.Endpoint, node)
 		}
 	}
 	w.check()

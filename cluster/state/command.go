@@ -30,8 +30,8 @@ type Command struct {
 	Excuse     *Excuse       `msgpack:",omitempty"`
 }
 
-// Excuse ends the waiting of a change for a node that is gone for longer than the grace
-// period and still has sources, because their engines connect to it.
+// Excuse ends the waiting of a change for a node that is dead and still has sources,
+// because their engines connect to it.
 type Excuse struct {
 	Job  uint64
 	Node string

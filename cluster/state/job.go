@@ -108,7 +108,7 @@ func (s *State) report(job uint64, node string, version uint64, boots map[string
 	return nil
 }
 
-// excuse ends the waiting of a job for a node that is gone but keeps sources, since
+// excuse ends the waiting of a job for a node that is dead but keeps sources, since
 // their engines connect to it. Copies of their slots cannot be read while it is gone,
 // and when it comes back it resyncs them wherever they are missing.
 func (s *State) excuse(job uint64, node string) error {
