@@ -21,6 +21,7 @@ var mayImport = map[string][]string{
 	"router":    {"shard", "indexer"},
 	"chaos":     {"cluster", "router", "shard", "indexer", "transport"},
 	"cmd":       {"cluster", "router", "shard", "indexer", "transport", "chaos"},
+	"deploy":    {}, // no code, only the test of its files
 }
 
 // leaves may import nothing of the module but transport itself and what is internal to

@@ -17,6 +17,8 @@ if go build -o /dev/null honnef.co/go/tools/cmd/staticcheck 2>/dev/null || go in
 else
 	echo "staticcheck could not be installed here; left out" >&2
 fi
+# Images, units, settings and alert rules against the binary.
+go test ./deploy || bad=1
 for script in deploy/*.sh .ci/run; do
 	bash -n "$script" || bad=1
 done
