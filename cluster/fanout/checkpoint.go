@@ -88,7 +88,7 @@ func (cp *checkpoint) passed(w *writer) bool {
 			return false
 		}
 	}
-	return w.passed(cp.local)
+	return w.passed(cp.local) || w.f.cfg.broken.localLate
 }
 
 func (c *checkpoints) applied(w *writer) uint64 {

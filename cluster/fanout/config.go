@@ -107,6 +107,9 @@ type mutant struct {
 	early      bool // report when filled, not when that is acknowledged
 	keepOpen   bool // what was open in one session of a peer is open in the next
 	openFirst  bool // a fill opens the copy before the held frames have been sent
+	earlyDump  bool // this node's copies are dumped before their frames are applied
+	beside     bool // this node's copies are filled beside frames of the loop's writer
+	localLate  bool // Applied does not wait for the local index
 }
 
 func (c Config) withDefaults() Config {

@@ -40,7 +40,7 @@ func (fl *fill) dumpOne(ctx context.Context, p indexer.PartitionID) (copywire.Co
 		if try < patience {
 			s.mu.Unlock()
 		}
-		for w != nil && !w.closed.Load() && !w.passed(m) {
+		for w != nil && !w.closed.Load() && !w.passed(m) && !s.f.cfg.broken.earlyDump {
 			if err := sleep(ctx, 100*time.Microsecond); err != nil {
 				if try >= patience {
 					s.mu.Unlock()
@@ -104,7 +104,7 @@ func (fl *fill) beginLocal(ctx context.Context) error {
 		m = w.mark(nil)
 	}
 	fl.s.mu.Unlock()
-	for w != nil && !w.closed.Load() && !w.passed(m) {
+	for w != nil && !w.closed.Load() && !w.passed(m) && !fl.f.cfg.broken.beside {
 		if err := sleep(ctx, 100*time.Microsecond); err != nil {
 			return err
 		}
@@ -177,6 +177,9 @@ func (fl *fill) writeHeld(ctx context.Context, w *filler, frames []held) error {
 		if err := w.writer().Write(m.Frame); err != nil {
 			return fmt.Errorf("fill this node's copy: %w", err)
 		}
+	}
+	if fl.f.cfg.broken.beside {
+		return nil
 	}
 	return w.writer().Flush(ctx)
 }

@@ -40,6 +40,9 @@ func random(t *testing.T, seed int64, broken mutant) (w *world, wrong []string) 
 			c.Throttle = 200_000
 		}
 	})
+	if seed%4 != 1 {
+		w.open = newLateIndex
+	}
 	x := &chaos{world: w, rng: rng, faults: seed%2 == 0}
 	for i := range 3 + rng.IntN(3) {
 		x.names = append(x.names, string(rune('a'+i)))

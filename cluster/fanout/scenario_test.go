@@ -355,3 +355,50 @@ func TestLongFrame(t *testing.T) {
 		w.end(10 * time.Second)
 	})
 }
+
+// newOwner moves copies to a node to which the way is long, and which knows that it owns
+// them before their ingest node does.
+func newOwner(t *testing.T, broken mutant) *world {
+	w := threeNodes(t, broken, nil)
+	w.node("a").feed().slow(20 * time.Millisecond)
+	time.Sleep(time.Second)
+	w.mu.Lock()
+	w.mu.lag = func(name string) time.Duration {
+		if name == "a" {
+			return 400 * time.Millisecond
+		}
+		return 0
+	}
+	w.mu.Unlock()
+	w.net.SetMeshFault("a", "c", func([]byte) []time.Duration { return []time.Duration{150 * time.Millisecond} })
+	stop := w.readers()
+	for p := range w.partitions {
+		w.begin(state.Move{Partition: p, To: "c", Drop: "b"})
+		time.Sleep(2 * time.Second)
+	}
+	stop()
+	w.net.SetMeshFault("a", "c", nil)
+	return w
+}
+
+// Nothing is acknowledged without the target of a change: it may be read as soon as the
+// log says so, whatever the ingest node knows.
+func TestTargetsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newOwner(t, mutant{})
+		if jobs := w.view().Jobs; len(jobs) > 0 {
+			t.Errorf("not committed: %+v", jobs)
+		}
+		w.end(10 * time.Second)
+	})
+	t.Run("mutant", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newOwner(t, mutant{uncounted: true})
+			if len(w.failed()) == 0 {
+				t.Error("that nobody waits for the target was not found")
+			}
+			w.stopAll()
+			time.Sleep(time.Minute)
+		})
+	})
+}
