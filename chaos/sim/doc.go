@@ -1,0 +1,46 @@
+// Package sim runs a whole cluster in virtual time: several nodes, each of which is a
+// cluster/member.Member as it is run in production, on twins of everything that is
+// outside of it, inside one testing/synctest bubble.
+//
+//	links, engine sockets   transport/memory
+//	raft                    a transport of its own, so that each direction can be cut
+//	disk                    cluster/disk/memory: what was synced survives a kill
+//	gossip                  a stand-in: who cannot be reached is dead after a while
+//	index                   indexer/reference, in some schedules indexer/tree
+//
+// A schedule is a list of steps that a seed decides: joins, leaves, kills, pauses, cuts,
+// bad weather on the links, layout changes, restarts and losses of engines. Engines
+// publish and clients ask at random nodes all the time. Steps name their subjects by
+// number and take whoever has it then, so any part of a schedule is a schedule.
+//
+// # What is judged
+//
+//   - Envelope: every answer lies, claim by claim, between what its engine held at all
+//     times from the last acknowledged state on, and what it held at any (promises 1, 2).
+//     An answer that says partial may be lower, one that says stale is under no promise.
+//   - Parity: when all faults are over, every owner holds exactly what the model says,
+//     nobody else holds anything, and every node answers so.
+//   - Nothing stuck: then all changes end, all copies can be read, every source is read,
+//     all nodes have the same members and the same view, and every process ends when it
+//     is told to.
+//   - Not vacuous: over all schedules of a run every kind of fault happened, answers were
+//     judged under way, some were marked, and changes and takeovers took place.
+//
+// # Acknowledged
+//
+// Some batches carry a marker for each partition. The state after such a batch counts as
+// acknowledged when, at one moment of virtual time in which nothing runs, every running
+// node shows the marker for every partition that it may answer for, or says that it
+// cannot read that copy, or has been out of reach of the reader for longer than a session
+// lives; and knows the life of the slot, or has missed it for longer than a map may be
+// old. So a node that keeps on answering after it was cut off is found out.
+//
+// A life that ended ends its claims: the lower bound begins again with the next
+// acknowledged state. The upper bound does not.
+//
+// # Repeating a run
+//
+// Time is virtual, but the order of goroutines and raft's time-outs are not decided by
+// the seed. A failing seed fails again often, not always; the schedule is printed, and
+// made shorter where that keeps it failing.
+package sim

@@ -1,0 +1,51 @@
+package sim
+
+import (
+	"testing/synctest"
+	"time"
+)
+
+// Counts is what happened in a schedule.
+type Counts struct {
+	Steps                 map[string]int
+	Batches, Acknowledged int
+	Lives                 int // new ones of engines that had one
+	Asked, None           int64
+	Partial, Stale        int64
+	Judged, Moving, Rows  int64
+	Full                  int64 // scores with a lower bound above 0
+	Jobs                  uint64
+	Virtual               time.Duration
+}
+
+// Report is the outcome of a schedule.
+type Report struct {
+	Failures []string
+	Lines    []string // the schedule as it was carried out
+	Counts   Counts
+}
+
+// Run carries a schedule out. It must be called in a testing/synctest bubble.
+func Run(cfg Config, steps []Step) Report {
+	w := newWorld(cfg)
+	w.counts.Steps = map[string]int{}
+	w.begin()
+	for i := range steps {
+		if w.failed() {
+			break
+		}
+		w.do(&steps[i])
+	}
+	if !w.failed() {
+		w.finish()
+	}
+	w.end()
+	synctest.Wait()
+	t := &w.tally
+	w.counts.Asked, w.counts.None, w.counts.Partial, w.counts.Stale = t.asked.Load(), t.none.Load(), t.partial.Load(), t.stale.Load()
+	w.counts.Judged, w.counts.Moving, w.counts.Rows, w.counts.Full = t.judged.Load(), t.moving.Load(), t.rows.Load(), t.full.Load()
+	w.counts.Virtual = time.Since(w.began)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Report{Failures: w.mu.failures, Lines: w.mu.lines, Counts: w.counts}
+}
