@@ -139,8 +139,10 @@ type need struct {
 const (
 	// rescan is how often everything is looked at without a reason: retries fall due.
 	rescan = 200 * time.Millisecond
-	// restTime is the least time between two looks.
-	restTime = 2 * time.Millisecond
+	// restTime is the least time between two looks. It is also restShare times what a look
+	// takes, 4 ms for 2,000 slots and 8 nodes, so that they cost a fifth of a core at most.
+	restTime  = 2 * time.Millisecond
+	restShare = 4
 )
 
 // Run fills copies and reports until ctx is done; when it returns, its goroutines have
@@ -157,7 +159,7 @@ func (f *Fanout) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var needs []need
-	last := time.Time{}
+	last, rest := time.Time{}, restTime
 	for {
 		select {
 		case <-ctx.Done():
@@ -165,13 +167,12 @@ func (f *Fanout) Run(ctx context.Context) error {
 		default:
 		}
 		now := time.Now()
-		if wait := restTime - now.Sub(last); wait > 0 {
+		if wait := rest - now.Sub(last); wait > 0 {
 			if sleep(ctx, wait) != nil {
 				continue
 			}
 			now = time.Now()
 		}
-		last = now
 		due := now.Add(rescan)
 		if next := f.expire(now); !next.IsZero() && next.Before(due) {
 			due = next
@@ -180,6 +181,8 @@ func (f *Fanout) Run(ctx context.Context) error {
 		f.refillAll(t)
 		needs = f.scan(t, now, needs[:0])
 		f.report(ctx, &wg, t, now)
+		last = time.Now()
+		rest = max(restTime, restShare*last.Sub(now))
 		timer.Reset(max(due.Sub(now), restTime))
 		for waiting := true; waiting; {
 			var to chan need

@@ -87,6 +87,16 @@ func (p *paper) CursorLocal(c copywire.Cursor)   { p.note("cursor %d", c.Sequenc
 
 // newPaper makes a node a of a cluster with b and c: a and b own everything.
 func newPaper(t testing.TB, tune func(*Config)) *paper {
+	p := newPaperOf(t, 2, tune)
+	for q := range uint32(2) {
+		p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "a"}}}})
+		p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "b"}}}})
+	}
+	return p
+}
+
+// newPaperOf makes one in which nobody owns anything.
+func newPaperOf(t testing.TB, partitions uint32, tune func(*Config)) *paper {
 	p := &paper{t: t, state: state.New(), x: reference.New(reference.Config{})}
 	p.mu.sent, p.mu.numbers = map[link.Session][]copywire.Message{}, map[link.Session]uint64{}
 	p.mu.err, p.mu.open = map[string]error{}, map[indexer.PartitionID]bool{}
@@ -106,13 +116,9 @@ func newPaper(t testing.TB, tune func(*Config)) *paper {
 	if p.fan, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	p.do(state.Command{Found: &state.Founding{ClusterID: "c", Partitions: 2, Replicas: 2}})
+	p.do(state.Command{Found: &state.Founding{ClusterID: "c", Partitions: partitions, Replicas: 2}})
 	for i, name := range []string{"a", "b", "c"} {
 		p.do(state.Command{Introduce: &state.Member{Name: name, ServerID: name, Boot: uint64(i + 1)}})
-	}
-	for q := range uint32(2) {
-		p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "a"}}}})
-		p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "b"}}}})
 	}
 	return p
 }
