@@ -74,5 +74,5 @@ func (n *currency) current(id uint32) bool {
 // become silent, and then it is asked first, so that it was not while the tree was
 // read; or the silence has ended, and then what it hid may have been read.
 func (o *Owner) current(c *carrier, since uint64) bool {
-	return o.cfg.Links.Current(c.session) && !c.over.Load() && !c.silent() && c.resumedAt.Load() <= since
+	return o.cfg.Links.Current(c.session) && !c.over.Load() && !c.silent() && (c.resumedAt.Load() <= since || o.cfg.broken.noMark)
 }
