@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // used makes a folder with a log of 300 entries, two snapshots and a term, closed.
@@ -97,6 +98,27 @@ func TestDamagedLog(t *testing.T) {
 		_, err := OpenConfig(cfg)
 		wantFault(t, err, ErrCorrupt, "identity.json is missing")
 	})
+}
+
+// A memory fault, as a page behind the end of the file is on most systems, is an error.
+func TestFaultIsTrapped(t *testing.T) {
+	f := mustOpen(t, small(t.TempDir()))
+	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_NONE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Munmap(page); err != nil {
+			t.Error(err)
+		}
+	}()
+	err = f.trapped(func() error {
+		if page[17] == 0 {
+			return nil
+		}
+		return nil
+	})
+	wantFault(t, err, ErrCorrupt, logFile)
 }
 
 // Any page of garbage anywhere: it is either found, or what raft reads is what was

@@ -21,6 +21,8 @@
 //     set once.
 //   - Everything is read once and checked when the stores are opened, in a way that a
 //     truncated file is an error and not a bus error (bbolt maps its file).
+//   - Every entry has a checksum in its extensions, because bbolt checks none of its data
+//     pages: an entry that has changed is an error and never another entry.
 //   - raft.db that was there once must be there again: bbolt would make a new one out of
 //     a missing or an empty file without a word, so identity.json remembers.
 //   - Snapshot and log join: the newest snapshot can be read, and the log begins no
