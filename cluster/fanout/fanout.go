@@ -121,11 +121,7 @@ func (f *Fanout) refillAll(t *table) {
 		s.close(pe, one)
 		// It is not to be opened as empty, whatever the receiver has.
 		s.touched.add(int(r.h.Partition))
-		if pe.index < len(s.copies) {
-			if fl := s.copies[pe.index].fill; fl != nil && fl.parts.meets(one) {
-				fl.cancel() // what it has sent may have been in vain
-			}
-		}
+		s.cancel(pe, one) // what was sent may have been in vain
 		s.mu.Unlock()
 	}
 }

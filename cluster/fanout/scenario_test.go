@@ -402,3 +402,35 @@ func TestTargetsAreCounted(t *testing.T) {
 		})
 	})
 }
+
+// A fill that outlives the change it was for opens nothing: frames are no longer sent
+// there when it ends.
+func TestFillOutlivesChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := threeNodes(t, mutant{}, func(c *Config) {
+			c.Throttle = 3_000
+			c.Linger = time.Second
+		})
+		w.node("a").feed().slow(20 * time.Millisecond)
+		time.Sleep(3 * time.Second)
+		var moves []state.Move
+		for p := range w.partitions {
+			moves = append(moves, state.Move{Partition: p, To: "c", Drop: "b"})
+		}
+		r := w.begin(moves...)
+		time.Sleep(time.Second)
+		w.must(state.Command{Abort: &r.Job})
+		filling := w.node("a").fan.Stats().Peers["c"].Fills < 4
+		time.Sleep(30 * time.Second)
+		if !filling {
+			t.Error("all fills were done when the change was aborted")
+		}
+		if held := w.node("c").index.Stats().Held; held != ([indexer.NumTiers]uint64{}) {
+			t.Errorf("c holds %v", held)
+		}
+		w.begin(moves...)
+		w.node("a").feed().setQuiet(true)
+		time.Sleep(90 * time.Second)
+		w.end(10 * time.Second)
+	})
+}

@@ -340,6 +340,16 @@ func (s *slot) close(pe *peer, parts set) {
 	s.f.sendControl(c.sess, copywire.AppendClose(nil, s.name, s.tenure, parts.list()))
 }
 
+// cancel makes a fill fail that is under way for some of the partitions. The caller holds
+// the lock.
+func (s *slot) cancel(pe *peer, parts set) {
+	if pe.index < len(s.copies) {
+		if fl := s.copies[pe.index].fill; fl != nil && fl.parts.meets(parts) {
+			fl.cancel()
+		}
+	}
+}
+
 // sendControl sends something that is no frame, and reports success.
 func (f *Fanout) sendControl(s *session, payload []byte) bool {
 	n, err := f.cfg.Links.Send(s.id, payload)

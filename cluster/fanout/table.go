@@ -214,6 +214,7 @@ func (f *Fanout) expire(now time.Time) (next time.Time) {
 		s.mu.Lock()
 		for pe, parts := range over {
 			s.close(pe, parts)
+			s.cancel(pe, parts)
 		}
 		s.mu.Unlock()
 	}
