@@ -385,8 +385,14 @@ func TestInheritRanks(t *testing.T) {
 }
 
 // One rank of two was restarted by the old reader, the other not yet: a number that fits
-// proves nothing for it.
+// proves nothing for it, and one that was not reached does not either.
 func TestInheritRankOfAnotherRun(t *testing.T) {
+	for _, n := range []int{2, 6} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { inheritRankOfAnotherRun(t, n) })
+	}
+}
+
+func inheritRankOfAnotherRun(t *testing.T, n int) {
 	runEstate(t, nil, func(w *world, x *estate) {
 		e := w.engine("e1", true)
 		w.register("w1", e, 0, 1)
@@ -400,7 +406,7 @@ func TestInheritRankOfAnotherRun(t *testing.T) {
 		e.next, e.buffer = 0, nil
 		first := rankBatch(0, store("", "k"))
 		e.record(first)
-		for i := range 6 {
+		for i := range n {
 			e.record(rankBatch(1, store("uvwuvw"[:i], "uvwuvw"[i:i+1])))
 		}
 		w.mu.Lock()
@@ -420,6 +426,60 @@ func TestInheritRankOfAnotherRun(t *testing.T) {
 		w.wait(10 * time.Second)
 		equal(t, "rank 1, old run", w.score("xyzu", 1), 0)
 		equal(t, "lives", w.lives, 1)
+	})
+}
+
+// The reader goes away in the middle of a new life: the old one has been cleared, so that
+// it is the same engine proves nothing for what the owners have.
+func TestClearedLifeIsNotInherited(t *testing.T) {
+	runEstate(t, nil, func(w *world, x *estate) {
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		grow(e, 0, 5)
+		w.wait(2 * time.Second)
+		w.mu.Lock()
+		w.refuse = errNoLeader
+		w.mu.Unlock()
+		e.hang = true
+		e.record(batch()) // a gap, and no replay to close it
+		e.publish(batch(store("", "xy")))
+		w.wait(20 * time.Second)
+		equal(t, "losses", w.source("w1").Counters.Losses, 1)
+		w.want("abcde", 0)
+		x.move(func() { e.hang = false })
+		w.want("abcde", 0, "xy", 0)
+		w.mu.Lock()
+		w.refuse = nil
+		w.mu.Unlock()
+		w.wait(time.Minute)
+		w.want("abcde", 5, "xy", 2)
+		equal(t, "lives", w.lives, 1)
+	})
+}
+
+// The engine turns out to be another one while the log has no leader: nothing of the life
+// that was gone on with is credited any more.
+func TestInheritedLifeEndsAtOnce(t *testing.T) {
+	runEstate(t, nil, func(w *world, x *estate) {
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		grow(e, 0, 5)
+		w.wait(2 * time.Second)
+		e.publish(batch(store("abcde", "f")))
+		x.move(func() {
+			w.mu.Lock()
+			w.refuse = errNoLeader
+			w.mu.Unlock()
+			e.next, e.buffer = 0, nil
+			e.publish(batch(store("", "u")))
+		})
+		w.want("abcdef", 0, "u", 0)
+		equal(t, "held", w.index.Stats().Held[0], 0)
+		w.mu.Lock()
+		w.refuse = nil
+		w.mu.Unlock()
+		w.wait(time.Minute)
+		w.want("abcdef", 0, "u", 1)
 	})
 }
 

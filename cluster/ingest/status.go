@@ -103,7 +103,7 @@ type RankCounters struct {
 	UnknownLower                                          uint64 // of Unknown: in a tier below the device
 	DuplicateStores                                       uint64 // events that changed nothing
 
-	Inherited, InheritDropped uint64 // blocks taken over; blocks that could not be
+	Inherited, InheritedLoose uint64 // blocks taken over; those of them below a block that is gone
 
 	Lives       uint64 // new lives that began here
 	Degraded    uint64 // times the slot was flagged or cleared because of a loss

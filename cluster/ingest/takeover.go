@@ -51,8 +51,6 @@ func (o *takeover) text(now time.Time, sl *slot) string {
 		return fmt.Sprintf("%s%d blocks kept, asking the engine what came since", from, h.kept)
 	case !o.done:
 		return from + "starting over"
-	case h.parts > 0 && h.dropped > 0:
-		return fmt.Sprintf("%s%d blocks kept, %d dropped whose prefix is gone, %d batches replayed", from, h.kept, h.dropped, o.batches)
 	case h.parts > 0:
 		return fmt.Sprintf("%s%d blocks kept, %d batches replayed", from, h.kept, o.batches)
 	}
@@ -120,9 +118,8 @@ type inherited struct {
 	token    uint64 // late answers are ignored
 	unproved bool   // the engine has not yet shown that it is the same run
 	proof    cursor
-	parts    int // partitions; 0 = nothing was inherited
-	kept     int
-	dropped  int
+	parts    int    // partitions; 0 = nothing was inherited
+	kept     int    // blocks
 	why      string // it was not
 
 	told   uint64 // sequence of the latest Cursor, plus 1
@@ -154,7 +151,7 @@ func (sl *slot) adopted(token uint64, in Inheritance, err error) {
 	}
 	sl.taking, sl.waiting = false, false
 	sl.src.note("taken over: the life goes on", "rank", sl.rank, "slot", sl.reg.Slot, "life", sl.reg.Life, "tenure", sl.src.tenure,
-		"blocks", h.kept, "dropped", h.dropped, "batch", h.proof.seq)
+		"blocks", h.kept, "batch", h.proof.seq)
 	sl.src.goOn()
 }
 
@@ -186,20 +183,18 @@ func (sl *slot) inherit(in Inheritance) error {
 		sl.release()
 		return translate.ErrInherit
 	}
-	kept, dropped, err := heir.Inherit(in.Parts)
+	kept, loose, err := heir.Inherit(in.Parts)
 	if err != nil {
 		sl.release()
 		return err
 	}
 	sl.heir = inherited{
-		token: sl.heir.token, unproved: true, parts: len(in.Parts), kept: kept, dropped: dropped,
+		token: sl.heir.token, unproved: true, parts: len(in.Parts), kept: kept,
 		proof: cursor{set: true, seq: low.Sequence, digest: low.Digest, inherited: true},
 	}
 	sl.n.Inherited += uint64(kept)
-	sl.n.InheritDropped += uint64(dropped)
+	sl.n.InheritedLoose += uint64(loose)
 	sl.groups = groupOf(noteOf(low.Digest))
-	tr.Begin(low.Sequence)
-	l.wrote(tr.End(l.emitFn))
 	return nil
 }
 

@@ -23,9 +23,9 @@ type Heir interface {
 	// Every partition that exists must be among them; one that is not counts as having
 	// the highest cursor. Batches are then given again from the lowest cursor on; of
 	// those up to the cursor of a partition nothing is said to it a second time (rule
-	// T4). Blocks whose path cannot be told are dropped in the first batch. After an
-	// error the translator can only be closed.
-	Inherit(parts []Inherited) (kept, dropped int, err error)
+	// T4). Loose blocks are those of all whose path tag is not known. After an error the
+	// translator can only be closed.
+	Inherit(parts []Inherited) (blocks, loose int, err error)
 	// Inheriting says whether batches up to the latest cursor are still to come.
 	Inheriting() bool
 	// Disinherit ends that: what comes now counts for every partition.
@@ -44,13 +44,6 @@ var ErrInherit = errors.New("cannot be inherited")
 type heir struct {
 	cursors map[indexer.PartitionID]uint64
 	last    uint64 // the highest
-	drops   []heirDrop
-}
-
-type heirDrop struct {
-	part  uint32
-	tiers indexer.TierMask
-	what  indexer.Range
 }
 
 func (h *heir) cursor(p indexer.PartitionID) uint64 {
@@ -70,10 +63,10 @@ func (t *Translator) Sound() bool { return len(t.taint) == 0 && !t.refused }
 func (t *Translator) Disinherit() { t.heir = nil }
 
 // Inherit rebuilds the map from dumps. A run carries the path tag of the block above it
-// and its namespace (indexer.Mark), so each is rebuilt by itself, as far as its names are
-// live from its beginning on: the tags of later ones are computed from the hashes before
-// them, and those of dead names are not in a dump.
-func (t *Translator) Inherit(parts []Inherited) (kept, dropped int, err error) {
+// and its namespace (indexer.Mark), so each is rebuilt by itself. Tags of further blocks
+// are computed from the hashes before them, and those of dead names are not in a dump:
+// what comes after the first dead name of a run is loose, and runs without a mark are.
+func (t *Translator) Inherit(parts []Inherited) (blocks, loose int, err error) {
 	if t.open || t.blocks.len() > 0 || t.heir != nil {
 		return 0, 0, fmt.Errorf("%w: the translator is in use", ErrInherit)
 	}
@@ -88,26 +81,23 @@ func (t *Translator) Inherit(parts []Inherited) (kept, dropped int, err error) {
 		}
 		h.cursors[p.Partition] = p.Cursor
 		h.last = max(h.last, p.Cursor)
-		k, d, err := t.inheritPart(h, p)
-		if err != nil {
+		if err := t.inheritPart(p); err != nil {
 			return 0, 0, fmt.Errorf("partition %d: %w", p.Partition, err)
 		}
-		kept += k
-		dropped += d
 	}
 	t.heir = h
-	t.stats.Inherited, t.stats.InheritDropped = uint64(kept), uint64(dropped)
-	return kept, dropped, nil
+	t.stats.Inherited = uint64(t.blocks.len())
+	return t.blocks.len(), len(t.loose), nil
 }
 
 // gapRuns bounds the run numbers between live ones that are made usable again, beyond
 // four for each live run.
 const gapRuns = 1 << 16
 
-func (t *Translator) inheritPart(h *heir, p *Inherited) (kept, dropped int, err error) {
+func (t *Translator) inheritPart(p *Inherited) error {
 	stretches := p.Stretches
 	if len(stretches) == 0 {
-		return 0, 0, nil
+		return nil
 	}
 	part := t.parts.index(p.Partition)
 	top := indexer.Run(0)
@@ -119,42 +109,46 @@ func (t *Translator) inheritPart(h *heir, p *Inherited) (kept, dropped int, err 
 		}
 		number := stretches[0].Run
 		if used[number] {
-			return 0, 0, fmt.Errorf("%w: run %d in two pieces", ErrInherit, number)
+			return fmt.Errorf("%w: run %d in two pieces", ErrInherit, number)
 		}
 		used[number] = true
 		top = max(top, number)
-		k, d, err := t.inheritRun(h, part, stretches[:n])
-		if err != nil {
-			return 0, 0, fmt.Errorf("%w: run %d: %w", ErrInherit, number, err)
+		if err := t.inheritRun(part, stretches[:n]); err != nil {
+			return fmt.Errorf("%w: run %d: %w", ErrInherit, number, err)
 		}
-		kept += k
-		dropped += d
 		stretches = stretches[n:]
 	}
 	rec := &t.parts.list[part]
 	rec.wires = uint32(top) + 1
 	if int(top) > 4*len(used)+gapRuns {
-		return kept, dropped, nil
+		return nil
 	}
 	for number := indexer.Run(0); number < top; number++ {
 		if !used[number] { // no owner has it any more (rule N4)
 			t.runs.recycle(&t.parts, t.runs.make(runRecord{wire: uint32(number), part: uint16(part)}))
 		}
 	}
-	return kept, dropped, nil
+	return nil
 }
 
-// inheritRun maps the names of one run, or drops them.
-func (t *Translator) inheritRun(h *heir, part uint32, of []indexer.Stretch) (kept, dropped int, err error) {
+// inheritRun maps the names of one run.
+func (t *Translator) inheritRun(part uint32, of []indexer.Stretch) error {
 	mark := of[0].Mark
 	first := of[0].Path
 	if len(first) == 0 {
 		first = of[0].Locals
 	}
 	if len(first) == 0 || t.cfg.Partition(first[0]) != t.parts.list[part].id {
-		return 0, 0, errors.New("lies in another partition")
+		return errors.New("lies in another partition")
 	}
-	var b inheritance
+	ns := t.spaces.hold(t.spaces.internKey(spaceKey{mark.Note[0], mark.Note[1]}))
+	b := inheritance{
+		run: t.runs.make(runRecord{wire: uint32(of[0].Run), part: uint16(part), ns: ns, extent: indexer.MaxRunLength}),
+		tag: mark.Tag, known: mark.Set,
+	}
+	b.rec = t.runs.at(b.run)
+	t.parts.list[part].runs++
+	t.runs.live++
 	end := 0 // of the names so far
 	for i := range of {
 		st := &of[i]
@@ -162,43 +156,34 @@ func (t *Translator) inheritRun(h *heir, part uint32, of []indexer.Stretch) (kep
 		switch {
 		case n == 0 || n != len(st.Locals) || int(st.Start) < end || int(st.Start)+n > indexer.MaxRunLength ||
 			st.Tiers == 0 || st.Tiers >= 1<<indexer.NumTiers || st.Mark != mark:
-			return 0, 0, fmt.Errorf("stretch of %d names at %d", n, st.Start)
+			return fmt.Errorf("stretch of %d names at %d", n, st.Start)
 		case t.blocks.len()+n > maxHeld:
-			return 0, 0, errors.New("too many blocks")
+			return errors.New("too many blocks")
 		}
+		b.known = b.known && int(st.Start) == end
 		end = int(st.Start) + n
-		if !mark.Set || int(st.Start) != kept {
-			h.drops = append(h.drops, heirDrop{part, st.Tiers, indexer.MakeRange(st.Run, int(st.Start), n)})
-			dropped += n
-			continue
+		if !t.inheritNames(&b, st) {
+			return errors.New("an engine hash has two names")
 		}
-		if kept == 0 {
-			ns := t.spaces.hold(t.spaces.internKey(spaceKey{mark.Note[0], mark.Note[1]}))
-			b.run = t.runs.make(runRecord{wire: uint32(st.Run), part: uint16(part), ns: ns, extent: indexer.MaxRunLength})
-			b.rec, b.tag = t.runs.at(b.run), mark.Tag
-			t.parts.list[part].runs++
-			t.runs.live++
-		}
-		if !t.inheritNames(&b, kept, st) {
-			return 0, 0, errors.New("an engine hash has two names")
-		}
-		kept += n
 	}
-	return kept, dropped, nil
+	return nil
 }
 
 // inheritance is the run that is being rebuilt. Its length is set so that nothing
 // extends it: how many dead names lie behind its last one is not known.
 type inheritance struct {
-	run  uint32
-	rec  *runRecord
-	unit uint32
-	tag  uint16
+	run   uint32
+	rec   *runRecord
+	unit  uint32
+	base  int    // position of the unit's first block, plus 1; 0 = there is none
+	tag   uint16 // of the path above the next block, if known
+	known bool
 }
 
-// inheritNames maps the names of a stretch, which begins at position pos.
-func (t *Translator) inheritNames(b *inheritance, pos int, st *indexer.Stretch) bool {
+// inheritNames maps the names of a stretch.
+func (t *Translator) inheritNames(b *inheritance, st *indexer.Stretch) bool {
 	m := &t.blocks
+	pos := int(st.Start)
 	for left := st.Engines; len(left) > 0; {
 		hashes := left[:min(len(left), removeBatch)]
 		left = left[len(hashes):]
@@ -208,9 +193,9 @@ func (t *Translator) inheritNames(b *inheritance, pos int, st *indexer.Stretch) 
 		m.probe(hashes, probes)
 		for i, h := range hashes {
 			off := uint32(pos & 3)
-			if off == 0 {
-				b.unit = m.allocUnit()
-				m.unit(b.unit)[0] = packUnit(b.run, pos, b.tag)
+			if base := pos&^3 + 1; b.base != base {
+				b.unit, b.base = m.allocUnit(), base
+				*m.unit(b.unit) = [unitWords]uint64{packUnit(b.run, pos, b.tag)}
 				b.rec.extent += oneUnit
 			}
 			id := b.unit<<2 | off
@@ -231,25 +216,13 @@ func (t *Translator) inheritNames(b *inheritance, pos int, st *indexer.Stretch) 
 				t.stats.Held[tier]++
 			}
 			b.tag = mixTag(b.tag, h)
+			if !b.known {
+				t.markLoose(h)
+			}
 			pos++
 		}
 	}
 	return true
-}
-
-// beginInherited says what had to be dropped, once, and ends the inheritance when every
-// partition has been caught up with. A batch has just been begun.
-func (t *Translator) beginInherited() {
-	h := t.heir
-	for _, d := range h.drops {
-		for tiers := d.tiers; tiers != 0; tiers &= tiers - 1 {
-			t.builder(d.part).Drop(lowest(tiers), d.what)
-		}
-	}
-	h.drops = nil
-	if t.seq > h.last {
-		t.heir = nil
-	}
 }
 
 // settled says whether a partition has the batch at hand already.

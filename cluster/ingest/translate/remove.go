@@ -25,12 +25,15 @@ func (t *Translator) Remove(tier indexer.Tier, engines []uint64) Outcome {
 		engines = t.unsettled(engines)
 		out.Settled = all - len(engines)
 	}
-	for len(engines) > 0 {
-		n := min(len(engines), removeBatch)
-		t.remove(tier, engines[:n], &out)
-		engines = engines[n:]
+	for left := engines; len(left) > 0; {
+		n := min(len(left), removeBatch)
+		t.remove(tier, left[:n], &out)
+		left = left[n:]
 	}
 	t.flushRanges()
+	if len(t.loose) > 0 {
+		t.forgetLoose(engines)
+	}
 	t.blocks.fit()
 	t.count(&out)
 	return out
@@ -144,6 +147,7 @@ func (t *Translator) Clear(tier indexer.Tier) Outcome {
 	case tier < indexer.NumTiers:
 		out.Dropped = t.clearTier(tier)
 	}
+	t.sweepLoose()
 	t.count(&out)
 	return out
 }

@@ -11,6 +11,7 @@ func (t *Translator) Shed(n int) Outcome {
 	t.mustBeOpen()
 	var out Outcome
 	t.shed(n, &out)
+	t.sweepLoose()
 	t.count(&out)
 	return out
 }

@@ -58,11 +58,23 @@ func (t *Translator) storeBlocks(s *Store, out *Outcome) {
 		t.spaces.hold(at.ns)
 		defer t.spaces.release(at.ns)
 	}
-	if t.heir != nil && why == "" && t.settledStore(s, at, ids) {
+	if t.heir != nil && (why == "" || t.isLoose(s.Parent)) && t.settledStore(s, at, ids) {
 		out.Settled = n
 		return
 	}
-	if why == "" && mapped == 0 && at.kind <= atBlock && len(t.taint) == 0 && t.pool.len() == 0 && n <= indexer.MaxRunLength/2 {
+	var were []looseBlock
+	if len(t.loose) > 0 {
+		if parent != 0 && t.isLoose(s.Parent) {
+			t.dropLoose(s.Parent, parent)
+			t.stats.LooseDropped++
+			at, why = t.startPlace(s, 0)
+		}
+		if why == "" {
+			were = t.letLooseGo(s, ids)
+		}
+		t.flushRanges()
+	}
+	if why == "" && mapped == 0 && at.kind <= atBlock && len(t.loose) == 0 && len(t.taint) == 0 && t.pool.len() == 0 && n <= indexer.MaxRunLength/2 {
 		// All hashes are new: they are one stretch, and only a hash that occurs twice
 		// can contradict, which entering them finds.
 		if _, ok := t.storeStretch(at, s.Tier, s.Engines, s.Content, 0, probes); ok {
@@ -86,6 +98,7 @@ func (t *Translator) storeBlocks(s *Store, out *Outcome) {
 	}
 	t.scratch.fresh = t.scratch.fresh[:0]
 	t.apply(s, at, ids, out)
+	t.claimAgain(were, out)
 	t.attach(out)
 	t.checkTaint(out)
 	t.keepBound(out)
@@ -94,6 +107,7 @@ func (t *Translator) storeBlocks(s *Store, out *Outcome) {
 func (t *Translator) keepBound(out *Outcome) {
 	if over := t.blocks.len() - t.cfg.MaxBlocks; over > 0 {
 		t.shed(over, out)
+		t.sweepLoose()
 	}
 }
 

@@ -34,6 +34,7 @@ type Translator struct {
 	shedNo uint16 // its passes so far
 	cfg    Config
 	heir   *heir // until every partition has been caught up with
+	loose  map[uint64]struct{}
 }
 
 var _ Interface = (*Translator)(nil)
@@ -77,8 +78,8 @@ func (t *Translator) Begin(sequence uint64) {
 		panic("translate: Begin inside a batch")
 	}
 	t.open, t.seq = true, sequence
-	if t.heir != nil {
-		t.beginInherited()
+	if t.heir != nil && sequence > t.heir.last {
+		t.heir = nil // every partition has been caught up with
 	}
 }
 
@@ -131,6 +132,7 @@ func (t *Translator) Stats() Stats {
 	s.Runs = uint64(t.runs.live)
 	s.Orphans = uint64(t.pool.len())
 	s.Tainted = uint64(len(t.taint))
+	s.Loose = uint64(len(t.loose))
 	s.Refused = t.refused
 	s.Bytes = uint64(unsafe.Sizeof(*t)) + t.blocks.bytes() + t.runs.bytes() + t.parts.bytes() + t.pool.bytes() + 16*uint64(len(t.taint)+len(t.copies.extra))
 	return s

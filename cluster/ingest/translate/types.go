@@ -95,12 +95,13 @@ const (
 type Stats struct {
 	Stored, Claimed, Trimmed, Attached, Orphaned, Forgotten, Dropped uint64 // blocks
 	Unknown, Uncredited, OrphansLost, Shed, Rejected                 uint64
-	Inherited, InheritDropped                                        uint64                   // blocks, by Inherit
+	Inherited, LooseDropped                                          uint64                   // blocks
 	Held                                                             [indexer.NumTiers]uint64 // gauge: mapped hashes per tier
 	Mapped                                                           uint64                   // gauge: mapped hashes
 	Runs                                                             uint64                   // gauge: live runs
 	Orphans                                                          uint64                   // gauge: blocks in the pool
 	Tainted                                                          uint64                   // gauge: tainted hashes
+	Loose                                                            uint64                   // gauge: see Heir.Inherit
 	Refused                                                          bool
 	Bytes                                                            uint64 // gauge: memory of the translator without Scratch; pool and sets estimated
 }
