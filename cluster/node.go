@@ -39,8 +39,10 @@ type Deps struct {
 // Spread is what a node of several has in addition: the way of frames to all owners,
 // and what comes from the ingest of other nodes. Both end after ingest has.
 type Spread struct {
-	Fanout Fanout
-	Owner  Owner
+	Fanout   Fanout
+	Owner    Owner
+	Takeover ingest.Takeover     // nil = slots that others wrote start over
+	Cursor   func(ingest.Cursor) // tells owners how far a slot has come
 }
 
 // Fanout sends the frames of this node's ingest to every receiver (package fanout).
@@ -102,9 +104,11 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	if deps.Spread != nil {
 		newWriter = deps.Spread.Fanout.NewWriter
 	}
-	m, err := ingest.New(n.cfg.Ingest, ingest.Deps{
-		Network: deps.Network, Log: commands{n}, NewWriter: newWriter, Logger: deps.Logger,
-	})
+	in := ingest.Deps{Network: deps.Network, Log: commands{n}, NewWriter: newWriter, Logger: deps.Logger}
+	if deps.Spread != nil {
+		in.Takeover, in.Cursor = deps.Spread.Takeover, deps.Spread.Cursor
+	}
+	m, err := ingest.New(n.cfg.Ingest, in)
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}

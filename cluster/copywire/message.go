@@ -24,11 +24,12 @@ const (
 	KindClose
 	KindFence
 	KindCursor
+	KindCarry
 )
 
 // String returns the name used in logs.
 func (k Kind) String() string {
-	if n := [...]string{"", "frame", "fill", "open", "close", "fence", "cursor"}; int(k) < len(n) && k > 0 {
+	if n := [...]string{"", "frame", "fill", "open", "close", "fence", "cursor", "carry"}; int(k) < len(n) && k > 0 {
 		return n[k]
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
@@ -85,6 +86,7 @@ type Message struct {
 	Digest      uint64        // Cursor
 	Token       uint64        // Fence
 	Partitions  []indexer.PartitionID
+	Labels      []Label // Carry
 }
 
 // Cursor returns the cursor of a message of that kind.
@@ -131,9 +133,20 @@ func AppendCursor(dst []byte, c Cursor) []byte {
 	return le.AppendUint64(dst, c.Digest)
 }
 
+// AppendCarry appends a Carry message for 1 to MaxPartitions copies: those with these
+// labels are written by the sender from now on, under this tenure.
+func AppendCarry(dst []byte, l SlotLife, tenure uint64, labels []Label) []byte {
+	dst = appendLife(appendHead(dst, KindCarry, 0, len(labels)), l)
+	dst = le.AppendUint64(dst, tenure)
+	for _, c := range labels {
+		dst = le.AppendUint64(le.AppendUint64(le.AppendUint64(dst, uint64(c.Partition)), c.Tenure), c.Sequence)
+	}
+	return dst
+}
+
 // Decode takes a payload apart. Of a frame it checks the header only. Errors wrap
-// ErrMessage. The message points into payload; it allocates only for a payload that
-// is not aligned to 8 bytes, and then no more than that has.
+// ErrMessage. The message points into payload; it allocates only for labels, and for a
+// payload that is not aligned to 8 bytes, and then no more than that has.
 func Decode(payload []byte) (Message, error) {
 	if len(payload) < headBytes || len(payload)%word != 0 {
 		return Message{}, fmt.Errorf("%w: %d bytes", ErrMessage, len(payload))
@@ -153,6 +166,8 @@ func Decode(payload []byte) (Message, error) {
 		return m, m.decodeFrame(body)
 	case KindOpen, KindClose, KindFence:
 		return m, m.decodeList(body, n)
+	case KindCarry:
+		return m, m.decodeLabels(body, n)
 	case KindCursor:
 		if n != 0 || len(body) != 5*word {
 			return Message{}, fmt.Errorf("%w: cursor of %d bytes", ErrMessage, len(payload))
@@ -200,6 +215,22 @@ func (m *Message) decodeList(body []byte, n int) error {
 		return fmt.Errorf("%w: %v with bytes behind the last partition", ErrMessage, m.Kind)
 	}
 	m.Partitions = partitionsAt(list, n)
+	return nil
+}
+
+func (m *Message) decodeLabels(body []byte, n int) error {
+	if n == 0 || n > MaxPartitions || len(body) != 3*word+n*3*word {
+		return fmt.Errorf("%w: %v of %d copies in %d bytes", ErrMessage, m.Kind, n, len(body))
+	}
+	m.SlotLife, m.Tenure = lifeAt(body), le.Uint64(body[16:])
+	m.Labels = make([]Label, 0, n)
+	for b := body[24:]; len(b) > 0; b = b[3*word:] {
+		p := le.Uint64(b)
+		if p >= MaxPartitions {
+			return fmt.Errorf("%w: %v of partition %d", ErrMessage, m.Kind, p)
+		}
+		m.Labels = append(m.Labels, Label{Partition: indexer.PartitionID(p), Tenure: le.Uint64(b[8:]), Sequence: le.Uint64(b[16:])})
+	}
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/kvcluster/kvcluster/cluster/control"
 	"github.com/kvcluster/kvcluster/cluster/copywire"
 	"github.com/kvcluster/kvcluster/cluster/fanout"
+	"github.com/kvcluster/kvcluster/cluster/ingest"
 	"github.com/kvcluster/kvcluster/cluster/owner"
 	"github.com/kvcluster/kvcluster/cluster/raftlog"
 	"github.com/kvcluster/kvcluster/cluster/search"
@@ -182,7 +183,14 @@ func (m *Member) makeNode() (err error) {
 	}
 	m.node, err = cluster.New(cluster.Config{Name: name, Ingest: m.cfg.Ingest}, cluster.Deps{
 		Log: m.control, Index: m.index, Network: m.deps.Network, Logger: m.cfg.Logger,
-		Spread: &cluster.Spread{Fanout: m.fanout, Owner: m.owner},
+		Spread: &cluster.Spread{
+			Fanout: m.fanout, Owner: m.owner, Takeover: &takeover{m: m, room: make(chan struct{}, adoptAtOnce)},
+			Cursor: func(c ingest.Cursor) {
+				m.fanout.AppendCursor(copywire.Cursor{
+					SlotLife: copywire.SlotLife{Group: c.Group, Slot: c.Slot, Life: c.Life}, Tenure: c.Tenure, Sequence: c.Sequence, Digest: c.Digest,
+				})
+			},
+		},
 	})
 	return err
 }

@@ -55,9 +55,9 @@ func (o *Owner) Labels(l copywire.SlotLife) copywire.Labels {
 	}
 	now := currency{o: o, carriers: *o.carriers.Load(), since: ^uint64(0)}
 	for p, r := range g.ofSlot(l.Slot) {
-		if s := r.state.Load(); phase(s) == open && now.alive(carrierOf(s)) {
+		if s := r.state.Load(); whole(s) {
 			out.Copies = append(out.Copies, copywire.Label{
-				Partition: p, Current: now.current(carrierOf(s)), Tenure: r.tenure.Load(), Sequence: r.sequence.Load(),
+				Partition: p, Current: phase(s) == open && now.current(carrierOf(s)), Tenure: r.tenure.Load(), Sequence: r.sequence.Load(),
 			})
 		}
 	}
@@ -65,11 +65,6 @@ func (o *Owner) Labels(l copywire.SlotLife) copywire.Labels {
 	defer sl.mu.Unlock()
 	out.Cursor = sl.mu.cursor
 	return out
-}
-
-// alive reports that the session of a carrier is not over, though it may be silent.
-func (n *currency) alive(id uint32) bool {
-	return id == localCarrier || int(id) < len(n.carriers) && n.carriers[id] != nil && !n.carriers[id].over.Load()
 }
 
 func (o *Owner) serveAdopt(ctx context.Context, _ string, req []byte) ([]byte, error) {

@@ -216,7 +216,7 @@ func (o *Owner) dump(ctx context.Context, l copywire.SlotLife, partitions []inde
 		}
 		before := r.state.Load()
 		tenure, sequence := r.tenure.Load(), r.sequence.Load()
-		if phase(before) != open {
+		if !whole(before) {
 			out = c.Closed()
 			continue
 		}

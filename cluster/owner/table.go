@@ -56,7 +56,7 @@ type record struct {
 	sequence atomic.Uint64
 }
 
-// A state is phase (2 bits) | written (1) | 0 (1) | carrier (20) | version (40).
+// A state is phase (2 bits) | written (1) | kept (1) | carrier (20) | version (40).
 type state = uint64
 
 const (
@@ -69,6 +69,9 @@ const (
 
 	// written: the copy has had content in this life.
 	written = 1 << 2
+	// kept: closed because the session that carried it is over. It has all that its label
+	// says and nothing else, so whoever reads the slot next may go on with it.
+	kept = 1 << 3
 
 	carrierShift = 4
 	carrierMask  = 1<<20 - 1
@@ -243,6 +246,27 @@ func (r *record) close(carrier uint32) bool {
 		}
 	}
 }
+
+// lapse closes the copy, which its carrier will not write to any more; an open one is
+// kept for another.
+func (r *record) lapse(carrier uint32) {
+	for {
+		s := r.state.Load()
+		if phase(s) == closed || carrierOf(s) != carrier {
+			return
+		}
+		next := s & written
+		if phase(s) == open {
+			next |= kept
+		}
+		if r.state.CompareAndSwap(s, next) {
+			return
+		}
+	}
+}
+
+// whole reports that the copy has all that its label says.
+func whole(s state) bool { return phase(s) == open || s&kept != 0 }
 
 // touch notes that the copy gets content. s is its state, loaded before.
 func (r *record) touch(s state) {

@@ -31,6 +31,7 @@ type worker struct {
 	filled  []*record // copies whose fills are written and not yet applied
 	silence uint64    // the last silence that has ended in what was taken up
 	odd     bool      // a message of this session was malformed
+	stopped bool      // something that was taken up may not be applied
 }
 
 func newWorker(o *Owner, id uint32, before *worker) *worker {
@@ -84,7 +85,11 @@ func (w *worker) end() {
 		return
 	}
 	for _, r := range w.o.table.all() {
-		r.close(w.id)
+		if w.stopped {
+			r.close(w.id)
+		} else {
+			r.lapse(w.id)
+		}
 	}
 	w.o.remove(w)
 }
@@ -133,6 +138,7 @@ func (w *worker) checkpoint(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			w.o.log.Error("session stops: frames are not applied", "session", w.carrier.session, "error", err)
 		}
+		w.stopped = true
 		return false
 	}
 	w.openFilled()
@@ -191,11 +197,14 @@ func (w *worker) take(ctx context.Context, payload []byte) bool {
 		err = w.fence(ctx, &m)
 	case copywire.KindCursor:
 		err = w.cursor(ctx, &m)
+	case copywire.KindCarry:
+		err = w.carry(ctx, &m)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
 			w.o.log.Error("session stops", "session", w.carrier.session, "error", err)
 		}
+		w.stopped = true
 		return false
 	}
 	return true

@@ -1,0 +1,244 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvcluster/kvcluster/cluster/copywire"
+	"github.com/kvcluster/kvcluster/cluster/ingest"
+	"github.com/kvcluster/kvcluster/cluster/ingest/translate"
+	"github.com/kvcluster/kvcluster/cluster/owner"
+	"github.com/kvcluster/kvcluster/indexer"
+)
+
+const (
+	// adoptTimeout bounds one takeover; ingest gives up after AdoptTimeout, which is longer.
+	adoptTimeout = 20 * time.Second
+	// askOwner bounds the call of one node: it answers when it has applied what it has
+	// received, or it is as good as dead.
+	askOwner = 2 * time.Second
+	// adoptAtOnce is how many slots are taken over at the same time: each has the dump of a
+	// slot in memory.
+	adoptAtOnce = 4
+)
+
+// takeover implements ingest.Takeover (rules T1, T2): fence, compare, dump, go on.
+type takeover struct {
+	m    *Member
+	room chan struct{} // of adoptAtOnce
+}
+
+// Adopt implements ingest.Takeover.
+func (t *takeover) Adopt(group indexer.GroupID, slot indexer.Slot, life, tenure uint64, done func(ingest.Inheritance, error)) {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), adoptTimeout)
+		defer cancel()
+		select {
+		case t.room <- struct{}{}:
+			defer func() { <-t.room }()
+		case <-ctx.Done():
+			done(ingest.Inheritance{}, ctx.Err())
+			return
+		}
+		done(t.adopt(ctx, copywire.SlotLife{Group: group, Slot: slot, Life: life}, tenure))
+	}()
+}
+
+func (t *takeover) adopt(ctx context.Context, l copywire.SlotLife, tenure uint64) (in ingest.Inheritance, err error) {
+	found, err := t.fence(ctx, l, tenure)
+	if err != nil {
+		return in, err
+	}
+	best, err := t.choose(found)
+	if err != nil {
+		return in, err
+	}
+	if in.Parts, err = t.dump(ctx, l, found, best); err != nil {
+		return in, err
+	}
+	have := map[string][]copywire.Label{}
+	at := make([]uint64, len(best))
+	for p, b := range best {
+		at[p] = b.label.Sequence
+		for name, f := range found {
+			if x, ok := f.copies[indexer.PartitionID(p)]; ok && x.Tenure == b.label.Tenure && x.Sequence == b.label.Sequence {
+				have[name] = append(have[name], x)
+			}
+		}
+	}
+	t.awaitSessions(ctx, have)
+	if err := t.m.fanout.Adopt(l, tenure, have, at); err != nil {
+		return in, err
+	}
+	named := map[string]bool{}
+	for p, b := range best {
+		part := &in.Parts[p]
+		part.Cursor = b.label.Sequence
+		if c := found[b.node].cursor; c.Life == l.Life {
+			part.Cursor = max(part.Cursor, c.Sequence)
+			if !named[b.node] {
+				named[b.node] = true
+				in.Cursors = append(in.Cursors, ingest.Cursor{Group: c.Group, Slot: c.Slot, Life: c.Life, Tenure: c.Tenure, Sequence: c.Sequence, Digest: c.Digest})
+			}
+		}
+	}
+	return in, nil
+}
+
+// labels are what one node has of a slot.
+type labels struct {
+	cursor copywire.Cursor
+	copies map[indexer.PartitionID]copywire.Label
+}
+
+// fence asks every node that may have something of the slot, and is alive, to take
+// nothing of older tenures any more, and what it has.
+func (t *takeover) fence(ctx context.Context, l copywire.SlotLife, tenure uint64) (map[string]labels, error) {
+	m := t.m
+	found := map[string]labels{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var refused error
+	for _, x := range m.control.View().Members {
+		if x.Name != m.cfg.Self.Name && !m.alive(x.Name) {
+			continue
+		}
+		wg.Go(func() {
+			cctx, cancel := context.WithTimeout(ctx, askOwner)
+			defer cancel()
+			var got copywire.Labels
+			var err error
+			if x.Name == m.cfg.Self.Name {
+				got, err = m.owner.Adopt(cctx, l, tenure)
+			} else {
+				var raw []byte
+				if raw, err = m.hub.Call(cctx, x.Name, copywire.MethodAdopt, copywire.AdoptRequest{SlotLife: l, Tenure: tenure}.Append(nil)); err == nil {
+					got, err = copywire.DecodeLabels(raw)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case errors.Is(err, owner.ErrTenure), errors.Is(err, owner.ErrLife):
+				refused = err
+			case err != nil:
+				m.log.Warn("an owner cannot be asked what it has of a slot", "owner", x.Name, "slot", l, "error", err)
+			default:
+				f := labels{got.Cursor, map[indexer.PartitionID]copywire.Label{}}
+				for _, c := range got.Copies {
+					f.copies[c.Partition] = c
+				}
+				found[x.Name] = f
+			}
+		})
+	}
+	wg.Wait()
+	if refused != nil {
+		return nil, refused
+	}
+	return found, nil
+}
+
+// best is the copy that a partition is continued from.
+type best struct {
+	node  string
+	label copywire.Label
+}
+
+// choose takes, for every partition, the copy with the highest label among its owners.
+func (t *takeover) choose(found map[string]labels) ([]best, error) {
+	v := t.m.control.View()
+	out := make([]best, len(v.Owners))
+	names := make([]string, 0, len(found))
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { // this node first: its dump costs no call
+		switch self := t.m.cfg.Self.Name; {
+		case a == self && b != self:
+			return -1
+		case b == self && a != self:
+			return 1
+		case a < b:
+			return -1
+		}
+		return 1
+	})
+	for p := range out {
+		for _, name := range names {
+			x, ok := found[name].copies[indexer.PartitionID(p)]
+			if !ok || !v.Ready(uint32(p), name) {
+				continue
+			}
+			if b := &out[p]; b.node == "" || x.Tenure > b.label.Tenure || x.Tenure == b.label.Tenure && x.Sequence > b.label.Sequence {
+				*b = best{name, x}
+			}
+		}
+		if out[p].node == "" {
+			return nil, fmt.Errorf("no complete copy of partition %d can be reached", p)
+		}
+	}
+	return out, nil
+}
+
+// dump gets the content of the chosen copies.
+func (t *takeover) dump(ctx context.Context, l copywire.SlotLife, found map[string]labels, chosen []best) ([]translate.Inherited, error) {
+	m := t.m
+	byNode := map[string][]indexer.PartitionID{}
+	for p, b := range chosen {
+		byNode[b.node] = append(byNode[b.node], indexer.PartitionID(p))
+	}
+	out := make([]translate.Inherited, len(chosen))
+	for name, parts := range byNode {
+		var copies []copywire.Copy
+		var err error
+		if name == m.cfg.Self.Name {
+			var raw []byte
+			if raw, err = m.owner.Peek(ctx, l, parts); err == nil {
+				copies, err = copywire.DecodeCopies(raw)
+			}
+		} else {
+			call := func(ctx context.Context, method string, req []byte) ([]byte, error) {
+				return m.hub.Call(ctx, name, method, req)
+			}
+			copies, err = copywire.Peek(ctx, call, copywire.PeekRequest{SlotLife: l, Partitions: parts}, maxDump)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("dump at %s: %w", name, err)
+		}
+		have := 0
+		for _, c := range copies {
+			if int(c.Partition) >= len(chosen) || chosen[c.Partition].node != name {
+				continue
+			}
+			if b := chosen[c.Partition]; !c.Open || c.Tenure != b.label.Tenure || c.Sequence != b.label.Sequence {
+				return nil, fmt.Errorf("the copy of partition %d at %s has changed", c.Partition, name)
+			}
+			out[c.Partition] = translate.Inherited{Partition: c.Partition, Stretches: c.Stretches}
+			have++
+		}
+		if have != len(parts) {
+			return nil, fmt.Errorf("%s gave %d of %d partitions", name, have, len(parts))
+		}
+	}
+	return out, nil
+}
+
+// awaitSessions waits a little until something can be sent to those who have copies: a
+// process that has just started may not have reached them yet.
+func (t *takeover) awaitSessions(ctx context.Context, have map[string][]copywire.Label) {
+	const patience, look = 3 * time.Second, 20 * time.Millisecond
+	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(look) {
+		up := true
+		for name := range have {
+			up = up && t.m.fanout.Up(name)
+		}
+		if up {
+			return
+		}
+	}
+}
