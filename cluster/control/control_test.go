@@ -324,8 +324,13 @@ func TestWhoMayFound(t *testing.T) {
 		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("beside a node with data: %v", err)
 		}
+		f.Join = true
 		w.settle() // n1 has joined
 		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) {
+			t.Errorf("a member that was told to join founds: %v", err)
+		}
+		f.Join = false // as it was started when it founded, beside others with data
+		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, raftlog.ErrFounded) {
 			t.Errorf("a member founds: %v", err)
 		}
 	})

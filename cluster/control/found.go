@@ -31,7 +31,8 @@ func Found(ctx context.Context, log *raftlog.Log, gossip Gossip, f Founding) (st
 		return "", fmt.Errorf("%w: this node was told to join one", ErrMayNotFound)
 	}
 	for _, p := range gossip.Peers() {
-		if p.Name != f.First.Name && p.HasData {
+		// A folder that has been used is judged by what is in it, whoever is around.
+		if !log.Used() && p.ServerID != f.First.ServerID && p.HasData {
 			return "", fmt.Errorf("%w: node %s (%s) already belongs to cluster %s: join it", ErrMayNotFound, p.Name, p.Address, p.ClusterID)
 		}
 	}

@@ -84,6 +84,10 @@ func (l *Log) Found(ctx context.Context, addr raft.ServerAddress, first ...state
 	return nil
 }
 
+// Used reports whether this server's stores held anything when they were opened, or do
+// by now.
+func (l *Log) Used() bool { return l.raft.LastIndex() > 0 || l.raft.CurrentTerm() > 0 }
+
 // unfinished returns nil if this server is its whole group and leads it, and the log
 // does not found a cluster: the process died between the two steps of Found.
 func (l *Log) unfinished(ctx context.Context) error {
