@@ -17,13 +17,18 @@ func (o *Owner) Unreadable(dst []indexer.Slot, since uint64, g indexer.GroupID, 
 	// Carriers first: a place in this list that is given to another session meanwhile
 	// still has the one that is over.
 	now := currency{o: o, carriers: *o.carriers.Load(), since: since}
-	gr := at(&o.table.groups, int(g))
-	var c *column
-	if gr != nil {
-		c = at(&gr.columns, int(p))
+	var slots []*slot
+	var chunks []*[chunkSlots]record
+	if gr := at(&o.table.groups, int(g)); gr != nil {
+		if c := at(&gr.columns, int(p)); c != nil {
+			if k, sl := c.chunks.Load(), gr.slots.Load(); k != nil && sl != nil {
+				slots, chunks = *sl, *k
+			}
+		}
 	}
 	for s, life := range lives {
-		if c == nil || !now.readable(gr, c, s, life) {
+		if int(s) >= len(slots) || int(s/chunkSlots) >= len(chunks) || slots[s] == nil || chunks[s/chunkSlots] == nil ||
+			slots[s].life.Load() != life || !now.readable(&chunks[s/chunkSlots][s%chunkSlots]) {
 			dst = append(dst, s)
 		}
 	}
@@ -39,11 +44,7 @@ type currency struct {
 	known    [64]uint8 // by carrier: 0 not asked, 1 no, 2 yes
 }
 
-func (n *currency) readable(g *group, c *column, s indexer.Slot, life uint64) bool {
-	sl, r := at(&g.slots, int(s)), c.record(s)
-	if sl == nil || r == nil || sl.life.Load() != life {
-		return false
-	}
+func (n *currency) readable(r *record) bool {
 	st := r.state.Load()
 	if phase(st) != open || versionOf(st) > n.since && !n.o.cfg.broken.noMark {
 		return false
