@@ -305,6 +305,12 @@ func (fl *fill) alive() error {
 	return nil
 }
 
+func (fl *fill) check() error {
+	fl.s.mu.Lock()
+	defer fl.s.mu.Unlock()
+	return fl.alive()
+}
+
 // content sends what a copy has, as frames that make an empty copy equal to it.
 func (fl *fill) content(ctx context.Context, w *filler, p indexer.PartitionID, c copywire.Copy) error {
 	return copywire.Rebuild(&w.build, fl.s.header(p, c.Sequence), c.Stretches, fl.f.cfg.FillFrame/8, func(first, last bool, fr indexer.Frame) error {
@@ -314,7 +320,7 @@ func (fl *fill) content(ctx context.Context, w *filler, p indexer.PartitionID, c
 			}
 			first = false
 		}
-		if err := fl.f.pacer.wait(ctx, 8*len(fr)); err != nil {
+		if err := errors.Join(fl.f.pacer.wait(ctx, 8*len(fr)), fl.check()); err != nil {
 			return err
 		}
 		if fl.target.self() {
@@ -374,9 +380,7 @@ func (fl *fill) await(ctx context.Context, news <-chan struct{}) error {
 	case <-timer.C:
 		return errStalled
 	}
-	fl.s.mu.Lock()
-	defer fl.s.mu.Unlock()
-	return fl.alive()
+	return fl.check()
 }
 
 // waiting are the frames that have come since the dump. The caller holds the slot's
