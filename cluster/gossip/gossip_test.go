@@ -259,7 +259,7 @@ func TestLeave(t *testing.T) {
 		}
 		m := n.Meta()
 		m.Weight = 9
-		if err := n.SetMeta(m); err != nil { // must not wake memberlist's forgotten self
+		if err := n.SetMeta(m); err != nil {
 			t.Error(err)
 		}
 		w.await("n3 has left", 600*time.Millisecond, func() bool { return w.nodes["n1"].alive() == 3 && w.nodes["n4"].alive() == 3 })
@@ -267,6 +267,11 @@ func TestLeave(t *testing.T) {
 		if w.nodes["n1"].alive() != 3 {
 			t.Error("n3 came back")
 		}
+		m.Weight = 10
+		if err := n.SetMeta(m); err != nil { // memberlist has forgotten itself by now, and must not be asked
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
 		w.stop("n3")
 		n1 := w.nodes["n1"]
 		n1.Forget("server-4") // alive: nothing happens
