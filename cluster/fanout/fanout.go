@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ type Fanout struct {
 	peers peers
 	table atomic.Pointer[table]
 	wake  chan struct{}
+	freed chan struct{} // a worker has nothing to do
 	token atomic.Uint64
 	pacer pacer
 
@@ -70,7 +72,7 @@ func New(cfg Config) (*Fanout, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	f := &Fanout{cfg: cfg, log: cfg.Logger.With("component", "fanout"), wake: make(chan struct{}, 1)}
+	f := &Fanout{cfg: cfg, log: cfg.Logger.With("component", "fanout"), wake: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 	f.peers.init(cfg.Name)
 	f.table.Store(&table{})
 	f.build.linger, f.build.routes = map[lingering]time.Time{}, map[string]*route{}
@@ -184,14 +186,18 @@ func (f *Fanout) Run(ctx context.Context) error {
 			var to chan need
 			var next need
 			f.backlog.Store(int64(len(needs)))
-			if len(needs) > 0 {
-				to, next = work, needs[0]
+			i := f.next(needs)
+			if i >= 0 {
+				to, next = work, needs[i]
 			}
 			select {
 			case <-ctx.Done():
 				waiting = false
 			case to <- next:
+				next.to.filling.Add(1)
+				needs[i] = needs[0]
 				needs = needs[1:]
+			case <-f.freed:
 			case <-f.wake:
 				waiting = false
 			case <-timer.C:
@@ -199,6 +205,13 @@ func (f *Fanout) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// next chooses what to fill next, -1 = nothing now. A target that takes nothing must not
+// hold all workers.
+func (f *Fanout) next(needs []need) int {
+	most := int64(max(1, f.cfg.Workers-1))
+	return slices.IndexFunc(needs, func(n need) bool { return n.to.filling.Load() < most })
 }
 
 // scan looks at every copy: it opens the empty ones, finds what is missing where, and

@@ -170,15 +170,14 @@ func (f *Fanout) worker(ctx context.Context, work <-chan need) {
 		case <-ctx.Done():
 			return
 		case n := <-work:
-			if n.to.filling.Add(1) > int64(max(1, f.cfg.Workers-1)) {
-				// A target that does not take anything must not hold all workers.
-				n.to.filling.Add(-1)
-				continue
-			}
 			if fl := n.s.beginFill(f.table.Load(), n.to, time.Now()); fl != nil {
 				fl.done(fl.run(ctx, w))
 			}
 			n.to.filling.Add(-1)
+			select {
+			case f.freed <- struct{}{}:
+			default:
+			}
 		}
 	}
 }

@@ -389,7 +389,7 @@ func (s *slot) settlePending(parts set) {
 			rest = append(rest, e)
 			continue
 		}
-		s.f.freed(&s.pend.queue, e)
+		s.f.unkeep(&s.pend.queue, e)
 	}
 	clear(s.pend.queue.frames[len(rest):])
 	s.pend.queue.frames = rest
@@ -409,7 +409,7 @@ func (f *Fanout) keep(q *queue, e held) bool {
 	return f.heldBytes.Add(n) <= f.cfg.HoldTotal && q.bytes <= f.cfg.HoldBytes
 }
 
-func (f *Fanout) freed(q *queue, e held) {
+func (f *Fanout) unkeep(q *queue, e held) {
 	n := int64(len(e.payload)) + heldOverhead
 	q.bytes -= n
 	f.heldBytes.Add(-n)
@@ -417,7 +417,7 @@ func (f *Fanout) freed(q *queue, e held) {
 
 func (f *Fanout) release(q *queue) {
 	for _, e := range q.frames {
-		f.freed(q, e)
+		f.unkeep(q, e)
 	}
 	*q = queue{}
 }
