@@ -84,6 +84,7 @@ type mutant struct {
 	openFaulty   bool // open a filled copy although a frame of the fill was refused
 	reopen       bool // let Open open what has content
 	adoptNoWait  bool // adopt returns before frames of the older tenure are applied
+	fencedOpen   bool // copies of a tenure that is fenced off can be read
 	purgeNoWait  bool // purge a slot while frames of it may be on their way to the index
 	forgetBroken bool // tell of a broken copy once, even if that fails
 }

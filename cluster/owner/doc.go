@@ -23,7 +23,9 @@
 // A copy that has had content in its life is not opened by Open any more.
 //
 // A copy may be read if it is open, and its carrier is this node or a session that is
-// current (link.Hub.Current) and not silent. Three things make that exact:
+// current (link.Hub.Current) and not silent, and if its tenure is the highest known of
+// the slot: who has fenced off an older one goes on without the copy until it is filled,
+// or carried on, under the new tenure. Three more things make that exact:
 //
 //   - A copy becomes open, and a frame is acknowledged, when the index has applied it.
 //   - A link may be current again before this node has applied what it received. So a

@@ -30,7 +30,9 @@ func newLagIndex(onFault indexer.FaultHandler) *lagIndex {
 func (x *lagIndex) shut() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.mu.shut, x.mu.opened = true, make(chan struct{})
+	if !x.mu.shut {
+		x.mu.shut, x.mu.opened = true, make(chan struct{})
+	}
 }
 
 func (x *lagIndex) open() {

@@ -11,7 +11,8 @@ func (o *Owner) Mark() uint64 { return o.version.Load() }
 
 // Unreadable appends the slots, of those that lives yields with their life, whose copy
 // of the partition could not be read here: it was not open all the time from the mark
-// since until now, or who writes it may have gone on without this node (rule Q5). It
+// since until now, a newer tenure of the slot is known than that of the copy, or who
+// writes it may have gone on without this node (rule Q5). It
 // must be called after the tree was read, with a mark taken before.
 func (o *Owner) Unreadable(dst []indexer.Slot, since uint64, g indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
 	// Carriers first: a place in this list that is given to another session meanwhile
@@ -28,7 +29,7 @@ func (o *Owner) Unreadable(dst []indexer.Slot, since uint64, g indexer.GroupID, 
 	}
 	for s, life := range lives {
 		if int(s) >= len(slots) || int(s/chunkSlots) >= len(chunks) || slots[s] == nil || chunks[s/chunkSlots] == nil ||
-			slots[s].life.Load() != life || !now.readable(&chunks[s/chunkSlots][s%chunkSlots]) {
+			slots[s].life.Load() != life || !now.readable(slots[s], &chunks[s/chunkSlots][s%chunkSlots]) {
 			dst = append(dst, s)
 		}
 	}
@@ -44,8 +45,13 @@ type currency struct {
 	known    [64]uint8 // by carrier: 0 not asked, 1 no, 2 yes
 }
 
-func (n *currency) readable(r *record) bool {
+func (n *currency) readable(sl *slot, r *record) bool {
 	st := r.state.Load()
+	// Who has fenced off the tenure of a copy need not count on it until it is carried on
+	// or filled under the new one.
+	if r.tenure.Load() != sl.tenure.Load() && !n.o.cfg.broken.fencedOpen {
+		return false
+	}
 	if phase(st) != open || versionOf(st) > n.since && !n.o.cfg.broken.noMark {
 		return false
 	}

@@ -64,6 +64,7 @@ func TestMutants(t *testing.T) {
 	}{
 		"closed frame applied":             {mutant{closedFrame: true}, "closed copies take nothing"},
 		"old tenure taken":                 {mutant{oldTenure: true}, "old tenure"},
+		"fenced copies can be read":        {mutant{fencedOpen: true}, "old tenure"},
 		"ack before apply":                 {mutant{earlyAck: true}, "ack after apply"},
 		"dump not at the fence":            {mutant{lateDump: true}, "dump at the fence"},
 		"session change closes nothing":    {mutant{keepCopies: true}, "session change"},
@@ -199,6 +200,9 @@ func oldTenure(w *world) error {
 		return err
 	}
 	if _, err := w.owner.Adopt(context.Background(), s.SlotLife, 7); err != nil {
+		return err
+	}
+	if err := errors.Join(w.isNot("fenced off", s, 0), w.isNot("fenced off", s, 5)); err != nil {
 		return err
 	}
 	want := w.have(s, 0)
