@@ -434,3 +434,40 @@ func TestFillOutlivesChange(t *testing.T) {
 		w.end(10 * time.Second)
 	})
 }
+
+// Targets that take nothing do not keep the others from being filled.
+func TestStuckTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := threeNodes(t, mutant{}, nil)
+		w.start("d")
+		for i := range 12 {
+			w.register(fmt.Sprint("j", i), "a")
+		}
+		time.Sleep(5 * time.Second)
+		w.node("a").feed().slow(50 * time.Millisecond)
+		w.begin(state.Move{Partition: 0, To: "c", Drop: "b"}, state.Move{Partition: 1, To: "c", Drop: "b"})
+		w.net.PauseMesh("c", true) // the session stands until the link gives it up
+		r := w.begin(state.Move{Partition: 2, To: "d", Drop: "b"}, state.Move{Partition: 3, To: "d", Drop: "b"})
+		begin := time.Now()
+		open := func(id uint64) bool {
+			for _, j := range w.view().Jobs {
+				if j.ID == id {
+					return true
+				}
+			}
+			return false
+		}
+		for open(r.Job) && time.Since(begin) < 20*time.Second {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if d := time.Since(begin); d > 800*time.Millisecond {
+			t.Errorf("d waited for %v", d)
+		}
+		if n := w.node("a").fan.peers.get("c").filling.Load(); n != 3 {
+			t.Errorf("%d fills of c are under way", n)
+		}
+		w.net.PauseMesh("c", false)
+		time.Sleep(5 * time.Second)
+		w.end(20 * time.Second)
+	})
+}
