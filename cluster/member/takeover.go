@@ -74,17 +74,21 @@ func (t *takeover) adopt(ctx context.Context, l copywire.SlotLife, tenure uint64
 	if err := t.m.fanout.Adopt(l, tenure, have, at); err != nil {
 		return in, err
 	}
-	named := map[string]bool{}
-	for p, b := range best {
-		part := &in.Parts[p]
-		part.Cursor = b.label.Sequence
-		if c := found[b.node].cursor; c.Life == l.Life {
-			part.Cursor = max(part.Cursor, c.Sequence)
-			if !named[b.node] {
-				named[b.node] = true
-				in.Cursors = append(in.Cursors, ingest.Cursor{Group: c.Group, Slot: c.Slot, Life: c.Life, Tenure: c.Tenure, Sequence: c.Sequence, Digest: c.Digest})
-			}
+	for p := range best {
+		in.Parts[p].Cursor = at[p]
+	}
+	// Copies with equal labels are equal (invariant I2), so what the cursor of one node says
+	// of its copy holds for the others too.
+	for name, equal := range have {
+		c := found[name].cursor
+		if c.Life != l.Life {
+			continue
 		}
+		for _, x := range equal {
+			part := &in.Parts[x.Partition]
+			part.Cursor = max(part.Cursor, c.Sequence)
+		}
+		in.Cursors = append(in.Cursors, ingest.Cursor{Group: c.Group, Slot: c.Slot, Life: c.Life, Tenure: c.Tenure, Sequence: c.Sequence, Digest: c.Digest})
 	}
 	return in, nil
 }
