@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,44 +18,6 @@ func inWorld(t *testing.T, run func(w *world)) {
 		w := newWorld(t)
 		defer w.close()
 		run(w)
-	})
-}
-
-func TestFoundAndJoinUpToEight(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(1)
-		for _, name := range []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7"} {
-			w.join(name)
-			w.settle()
-			if err := w.ctl(name).WaitMember(w.ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for i := range 20 {
-			w.register([]string{"n0", "n3", "n7"}[i%3], 1000+i) // leader, followers, a server without a vote
-		}
-		w.settle()
-		infos := w.ctl("n5").Members()
-		roles := map[Role]int{}
-		for _, m := range infos {
-			roles[m.Role]++
-			if m.Standing != StandingAlive || m.Ready != m.Owned || m.Owned == 0 || m.Self != (m.Name == "n5") {
-				t.Errorf("%+v", m)
-			}
-		}
-		if len(infos) != 8 || roles[RoleLeader] != 1 || roles[RoleVoter] != 4 || roles[RoleFollower] != 3 {
-			t.Errorf("%d members, roles %v", len(infos), roles)
-		}
-	})
-}
-
-// Eight nodes that come at once are one change, not seven.
-func TestBurstOfJoins(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.found("n0")
-		w.register("n0", 1)
-		w.join("n1", "n2", "n3", "n4", "n5", "n6", "n7")
-		w.settle()
 	})
 }
 
@@ -128,118 +89,6 @@ func TestRestartInPlace(t *testing.T) {
 	})
 }
 
-func TestLeaveDrainsAndGoes(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(4)
-		for i := range 8 {
-			w.register("n0", 1000+i)
-		}
-		w.settle()
-		leader := w.leader() // it leads, so it has to give the lead away too
-		var seen []Progress
-		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Minute)
-		defer cancel()
-		if err := leader.p().ctl.Leave(ctx, leader.name, func(p Progress) { seen = append(seen, p) }); err != nil {
-			t.Fatal(err)
-		}
-		servers, err := w.leader().p().log.Servers()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range servers {
-			if string(s.ID) == leader.serverID && s.Voter {
-				t.Error("it is no member any more and still votes")
-			}
-		}
-		if len(seen) < 3 || seen[0].Partitions == 0 {
-			t.Errorf("progress %v", seen)
-		}
-		w.await("the process that left ends", 10*time.Second, func() bool { return errors.Is(leader.p().err, ErrRemoved) })
-		w.settle()
-		if w.leader() == leader {
-			t.Error("it still leads")
-		}
-		if err := w.leader().p().ctl.Leave(ctx, "n9", nil); !errors.Is(err, ErrNotMember) {
-			t.Errorf("leave of nobody: %v", err)
-		}
-	})
-}
-
-// Down to one member; the last one cannot leave.
-func TestLeaveToOne(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(3)
-		w.register("n0", 1)
-		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Minute)
-		defer cancel()
-		for _, name := range []string{"n0", "n1"} {
-			if err := w.ctl(name).Leave(ctx, name, nil); err != nil {
-				t.Fatal(err)
-			}
-			w.await("it ends", 10*time.Second, func() bool { return w.node(name).p().err != nil })
-			w.settle()
-		}
-		if err := w.ctl("n2").Leave(ctx, "n2", nil); !errors.Is(err, state.ErrRefused) {
-			t.Errorf("the last member leaves: %v", err)
-		}
-	})
-}
-
-func TestRemove(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(4)
-		w.register("n0", 1)
-		w.settle()
-		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Minute)
-		defer cancel()
-		if err := w.ctl("n0").Remove(ctx, "n3", false); !errors.Is(err, ErrAlive) {
-			t.Errorf("removal of a member that is alive: %v", err)
-		}
-		w.kill("n3")
-		time.Sleep(detect + time.Second)
-		if err := w.ctl("n1").Remove(ctx, "n3", false); err != nil {
-			t.Fatal(err)
-		}
-		w.settle()
-		if err := w.ctl("n0").Remove(ctx, "n2", true); err != nil {
-			t.Fatal(err)
-		}
-		w.await("the removed process ends", 10*time.Second, func() bool { return errors.Is(w.node("n2").p().err, ErrRemoved) })
-		w.settle()
-		w.kill("n2")
-		w.node("n2").start() // another process of it joins, empty
-		w.settle()
-		if _, ok := w.leader().p().log.View().Member("n2"); !ok {
-			t.Error("n2 did not come back")
-		}
-	})
-}
-
-// A member that is removed while nothing reaches it hears of it afterwards.
-func TestRemovedWhileCutOff(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(4)
-		victim := "n1"
-		if w.leader().name == victim {
-			victim = "n2"
-		}
-		w.cut(victim)
-		time.Sleep(detect + time.Second)
-		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Minute)
-		defer cancel()
-		if err := w.leader().p().ctl.Remove(ctx, victim, false); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(30 * time.Second)
-		if w.node(victim).p().err != nil {
-			t.Fatal("it knows already")
-		}
-		w.heal(victim)
-		w.await("it hears of its removal", 20*time.Second, func() bool { return errors.Is(w.node(victim).p().err, ErrRemoved) })
-		w.settle()
-	})
-}
-
 // A leader in a minority decides nothing; the others go on, and it follows afterwards.
 func TestMinorityLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -281,130 +130,6 @@ func TestLowSpaceGivesTheLeadUp(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		if w.leader() == old {
 			t.Error("it leads again")
-		}
-	})
-}
-
-func TestRefusals(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(2)
-		for _, c := range []struct {
-			name  string
-			setup func(n *node)
-			why   string
-		}{
-			{"n0'", func(n *node) {}, "the name n0 belongs to another node"},
-			{"x1", func(n *node) { n.set(func(p *process) { p.clusterID = "d" }) }, "belongs to cluster d"},
-			{"x2", func(n *node) { n.set(func(p *process) { p.protocol = 7 }) }, "protocol 7"},
-		} {
-			n := w.add(c.name)
-			c.setup(n)
-			ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
-			err := n.p().ctl.WaitMember(ctx)
-			cancel()
-			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.why) {
-				t.Errorf("%s: %v", c.name, err)
-			}
-			w.kill(c.name)
-			w.forget(c.name)
-		}
-	})
-}
-
-func TestWhoMayFound(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(1)
-		first := w.node("n0")
-		f := Founding{First: first.member(), Partitions: parts, Replicas: 2}
-		if _, err := Found(w.ctx, first.p().log, &testGossip{first}, f); !errors.Is(err, raftlog.ErrFounded) {
-			t.Errorf("a founded node founds again: %v", err)
-		}
-		n := w.add("n1")
-		f.First = n.member()
-		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) || !strings.Contains(err.Error(), "n0") {
-			t.Errorf("beside a node with data: %v", err)
-		}
-		f.Join = true
-		w.settle() // n1 has joined
-		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) {
-			t.Errorf("a member that was told to join founds: %v", err)
-		}
-		f.Join = false // as it was started when it founded, beside others with data
-		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, raftlog.ErrFounded) {
-			t.Errorf("a member founds: %v", err)
-		}
-	})
-	inWorld(t, func(w *world) {
-		n := w.add("n0")
-		f := Founding{First: n.member(), Partitions: parts, Replicas: 2, Join: true}
-		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, ErrMayNotFound) {
-			t.Errorf("told to join: %v", err)
-		}
-		f.Join = false
-		id, err := Found(w.ctx, n.p().log, &testGossip{n}, f)
-		if err != nil || id == "" || n.p().log.View().Cluster.ClusterID != id {
-			t.Errorf("founded %q: %v", id, err)
-		}
-		w.settle()
-	})
-}
-
-// A process that dies between raft's bootstrap and the first entry leaves a folder with
-// data and no cluster: the founding is completed by the next one.
-func TestFoundingCutShort(t *testing.T) {
-	inWorld(t, func(w *world) {
-		n := w.add("n0")
-		if err := n.p().log.Found(w.ctx, "n0"); err != nil { // no entries
-			t.Fatal(err)
-		}
-		w.kill("n0")
-		n.start()
-		f := Founding{First: n.member(), Partitions: parts, Replicas: 2}
-		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); err != nil {
-			t.Fatal(err)
-		}
-		w.settle()
-		w.kill("n0")
-		n.start()
-		f.First = n.member()
-		if _, err := Found(w.ctx, n.p().log, &testGossip{n}, f); !errors.Is(err, raftlog.ErrFounded) {
-			t.Errorf("founded twice: %v", err)
-		}
-		w.settle()
-	})
-}
-
-// All processes end and come back: nobody loses partitions or sources for not having
-// been met yet.
-func TestWholeClusterRestarts(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(5)
-		for i := range 10 {
-			w.register("n0", 1000+i)
-		}
-		w.settle()
-		before := w.leader().p().log.View()
-		for name := range w.all() {
-			w.kill(name)
-		}
-		time.Sleep(time.Hour)
-		for _, n := range w.all() {
-			n.start()
-			time.Sleep(700 * time.Millisecond)
-		}
-		w.settle()
-		after := w.leader().p().log.View()
-		for id, a := range after.Assignments {
-			if was := before.Assignments[id]; was.Node != a.Node || was.Tenure >= a.Tenure {
-				t.Errorf("source %d was read as %+v and is as %+v", id, was, a)
-			}
-		}
-		for part, owners := range after.Owners {
-			for i, o := range owners {
-				if before.Owners[part][i].Name != o.Name {
-					t.Errorf("partition %d moved from %v to %v", part, before.Owners[part], owners)
-				}
-			}
 		}
 	})
 }
@@ -468,33 +193,6 @@ func TestNoVoteBeforeCaughtUp(t *testing.T) {
 		w.settle()
 		if n := voters(); n != 3 {
 			t.Errorf("%d voters of three members", n)
-		}
-	})
-}
-
-// Force does not go as far as to stop the log.
-func TestRemoveKeepsTheMajority(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.cluster(3)
-		leader := w.leader()
-		var others []string
-		for name := range w.all() {
-			if name != leader.name {
-				others = append(others, name)
-			}
-		}
-		w.kill(others[0])
-		time.Sleep(detect + time.Second)
-		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
-		defer cancel()
-		if err := leader.p().ctl.Remove(ctx, others[1], true); !errors.Is(err, ErrMajority) {
-			t.Errorf("removal of the second of three voters: %v", err)
-		}
-		for _, name := range others { // the dead one first, then one is enough
-			if err := leader.p().ctl.Remove(ctx, name, name == others[1]); err != nil {
-				t.Fatal(err)
-			}
-			w.settle()
 		}
 	})
 }

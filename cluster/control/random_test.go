@@ -170,7 +170,7 @@ func (s *schedule) leaving() string {
 // everybody alive is a member, every partition is complete at as many owners as it is to
 // have, every source is read, and raft's voters are as they should be.
 func TestRandomSchedules(t *testing.T) {
-	seeds := 25
+	seeds := 15
 	if testing.Short() {
 		seeds = 5
 	}
