@@ -15,6 +15,7 @@ func (f *Fanout) AppendCursor(c copywire.Cursor) {
 	if s.gone {
 		return
 	}
+	s.cursor = c
 	var payload []byte
 	for _, pe := range f.peers.all() {
 		cp := s.live(pe)

@@ -469,6 +469,13 @@ func (fl *fill) open() {
 	c := &fl.s.copies[fl.target.index]
 	c.held.andNot(fl.parts)
 	c.open.or(fl.parts)
+	if fl.s.cursor.Life != 0 {
+		if fl.target.self() {
+			fl.f.cfg.Owner.CursorLocal(fl.s.cursor)
+		} else {
+			fl.f.sendControl(fl.sess, copywire.AppendCursor(nil, fl.s.cursor))
+		}
+	}
 	if fl.from == fromNothing {
 		fl.s.settlePending(fl.parts)
 	}

@@ -31,6 +31,10 @@ type slot struct {
 	// first receiver that comes gets them.
 	pend pending
 
+	// cursor is the last one that owners were told; the ones that are filled later are
+	// told at the end of the fill.
+	cursor copywire.Cursor
+
 	// local is the writer that has written to this node's index last, and count how
 	// many frames it has.
 	local      *writer
