@@ -60,8 +60,9 @@ func DecodeCopies(b []byte) (out []Copy, err error) {
 type stretchReader struct {
 	words []uint64
 	full  [][]uint64 // paths of the runs so far
-	anc   []uint64   // their anchors
-	total int        // words of all paths
+	last  indexer.Run
+	anc   []uint64 // their anchors
+	total int      // words of all paths
 }
 
 // DecodeStretches reads the stretches of one copy. Errors wrap ErrMessage, or
@@ -123,6 +124,10 @@ func (r *stretchReader) run(out []indexer.Stretch) ([]indexer.Stretch, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(r.full) > 0 && run == r.last {
+		return nil, fmt.Errorf("%w: run %d comes twice", ErrMessage, run)
+	}
+	r.last = run
 	if fresh > uint64(len(r.words)) || count == 0 || count > len(r.words)/3 {
 		return nil, fmt.Errorf("%w: %d stretches and %d blocks in %d words", ErrMessage, count, fresh, len(r.words))
 	}
