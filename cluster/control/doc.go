@@ -21,9 +21,11 @@
 //     The process of a removed member never comes back; another one of the same data
 //     folder may, empty.
 //   - At most raftlog.MaxVoters vote, an odd number, spread over zones. A server is added
-//     without a vote and gets one when it has caught up. A voter that is gone or leaves
-//     is replaced as soon as another server can take its place, never before; with two
-//     members one votes, since with two voters the death of either would stop the log.
+//     without a vote and gets one when it has caught up. A voter that is gone is replaced
+//     as soon as another server can take its place, never before; one that leaves loses
+//     its vote before it goes. No step leaves less than a majority of the voters alive.
+//     With two members one votes, since with two voters the death of either would stop
+//     the log.
 //   - Copies for balance wait until no member has come in for Config.Settle.
 //   - A leader that leaves, or whose disk is nearly full, gives the lead to another voter
 //     first.
