@@ -23,6 +23,7 @@
 //	4 Close    head | life | tenure | partitions
 //	5 Fence    head | life | token  | partitions
 //	6 Cursor   head | life | tenure | sequence | digest
+//	7 Carry    head | life | tenure | count x { partition | tenure | sequence }
 //
 // A frame begins at byte 8, so a payload in memory that is aligned to 8 bytes is
 // looked at in place.
@@ -35,5 +36,7 @@
 //   - Fence: asks for a dump of the copies as they are after all frames before it. The
 //     dump is fetched by MethodDump with the same token. Tokens do not repeat, not even
 //     after a restart of the sender.
+//   - Carry: copies that have these labels, as the sender has seen with MethodAdopt, are
+//     its own to write from now on. They go on without a fill (rule T2).
 //   - Cursor: all batches up to the sequence are in the frames before it.
 package copywire

@@ -16,7 +16,12 @@
 //
 //	closed --- Open: a fresh life, so empty ------------------> open
 //	closed --- Fill, first --> filling --- Fill, last --> filled --- applied --> open
+//	whole ---- Carry: it has the label that a new reader has seen --------------> open
 //	any ------ Close, a refused frame, a new session of the peer, the end of the life --> closed
+//
+// A copy is whole if it is open, or if it was when the session that carried it ended:
+// it has all that its label says and nothing else. Whoever reads the slot next may dump
+// it or go on with it, but it is not read meanwhile.
 //
 // Frames are taken on open and filled copies, of the right life, from their carrier,
 // and if no newer tenure of the slot is known here. All others are ignored and counted.
@@ -40,7 +45,7 @@
 //	              -> columns[partition] -> chunks of 64 records, by slot
 //
 //	record   state (64) | tenure (64) | sequence (64)
-//	state    phase (2) | written (1) | flag (1) | carrier (20) | version (40)
+//	state    phase (2) | written (1) | kept (1) | carrier (20) | version (40)
 //
 // A record is made when its copy is first opened: 24 bytes for a pair of slot and
 // partition. Everything is read without locks, and a frame costs no allocation and no

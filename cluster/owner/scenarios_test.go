@@ -41,6 +41,7 @@ var scenarios = map[string]func(w *world) error{
 	"life after life":             lifeAfterLife,
 	"dump in chunks":              dumpInChunks,
 	"no room for dumps":           noRoomForDumps,
+	"carried on":                  carriedOn,
 	"two writers change places":   changePlaces,
 	"faulty frame of bad format":  badFormat,
 	"wait for a fence that comes": fenceComesLater,
@@ -969,4 +970,52 @@ func changePlaces(w *world) error {
 		a, c = c, a
 	}
 	return nil
+}
+
+// carriedOn: a new reader goes on with the copies that are as it has seen them.
+func carriedOn(w *world) error {
+	a, s, err := opened(w)
+	if err != nil {
+		return err
+	}
+	c := w.start("c")
+	a.stop()
+	w.owner.Forget("a") // its session is over; what it carried stays, unread
+	if !w.await(func() bool { return w.owner.Stats().Copies == 0 }) {
+		return fmt.Errorf("stats %+v", w.owner.Stats())
+	}
+	l, err := w.owner.Adopt(context.Background(), s.SlotLife, 6)
+	if err != nil || len(l.Copies) != 2 || l.Copies[0].Current || l.Copies[0].Sequence != 1 || l.Copies[1].Sequence != 2 {
+		return fmt.Errorf("labels %+v, %v", l, err)
+	}
+	c.send(copywire.AppendFence(nil, 9, s.SlotLife, list(0)))
+	if d, err := fetch(c, 9); err != nil || !d[0].Open || d[0].Tenure != 4 || d[0].Sequence != 1 || text(d[0].Stretches) != s.want(0) {
+		return fmt.Errorf("dump %+v, %v", d, err)
+	}
+	if err := errors.Join(w.isNot("nobody's", s, 0), w.isNot("nobody's", s, 5)); err != nil {
+		return err
+	}
+	mark := w.owner.Mark()
+	l.Copies[1].Sequence++ // not what is here
+	c.send(copywire.AppendCarry(nil, s.SlotLife, 6, l.Copies))
+	s.tenure = 6
+	c.send(copywire.AppendFrame(nil, s.frame(0, 1)))
+	if err := errors.Join(c.settled(), w.is("carried on", s, 0), w.isNot("other label", s, 5), w.wantReported("c", s, 5)); err != nil {
+		return err
+	}
+	if w.readable(s, 0, mark) {
+		return errors.New("carried on during a query, and readable for it")
+	}
+	// And on to this node.
+	if l, err = w.owner.Adopt(context.Background(), s.SlotLife, 7); err != nil {
+		return err
+	}
+	s.tenure = 7
+	if got := w.owner.CarryLocal(s.SlotLife, 7, l.Copies); !slices.Equal(got, list(0)) && !slices.Equal(got, list(0, 5)) {
+		return fmt.Errorf("carried %v of %+v", got, l.Copies)
+	}
+	if !w.localWrite(s.frame(0, 1)) {
+		return errors.New("this node may not write")
+	}
+	return errors.Join(w.local.Flush(context.Background()), w.is("carried on here", s, 0))
 }
