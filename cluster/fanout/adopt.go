@@ -65,8 +65,31 @@ func (f *Fanout) Adopt(l copywire.SlotLife, tenure uint64, have map[string][]cop
 	}
 	copy(s.label, at)
 	s.fresh = true
+	f.voidOthers(t, s)
 	f.wakeUp()
 	return nil
+}
+
+// voidOthers closes the copies that do not go on: those who have them may still count on
+// the earlier reader and answer from them, and nothing may be acknowledged without them
+// as long as they do. The caller holds the slot's lock.
+func (f *Fanout) voidOthers(t *table, s *slot) {
+	for _, pe := range f.peers.all() {
+		rest := t.routed(pe).clone()
+		if rest.empty() || !pe.up() {
+			continue
+		}
+		c := s.copiesOf(pe)
+		rest.andNot(c.open)
+		c.had.or(rest)
+		if !pe.self() {
+			s.void(c, rest)
+			continue
+		}
+		for _, p := range rest.list() {
+			f.cfg.Owner.BeginLocal(s.name, s.tenure, p)
+		}
+	}
 }
 
 // addAll adds partitions.

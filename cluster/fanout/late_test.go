@@ -111,6 +111,7 @@ func (w *lateWriter) Flush(ctx context.Context) error {
 }
 
 func (w *lateWriter) Close() {
+	_ = w.Flush(context.Background())
 	for _, r := range w.rings {
 		close(r.frames)
 	}

@@ -302,21 +302,26 @@ func (s *slot) forget(t *table, pe *peer) bool {
 	}
 	parts := c.had.clone()
 	parts.andNot(routed)
+	if !s.void(c, parts) || !s.f.sendControl(c.sess, copywire.AppendClose(nil, s.name, s.tenure, parts.list())) {
+		return false
+	}
+	c.open.andNot(parts)
+	c.had.andNot(parts)
+	return false
+}
+
+// void empties copies at a peer, and closes them whoever wrote them: the beginning of a
+// fill that is not ended.
+func (s *slot) void(c *copies, parts set) bool {
 	var b indexer.FrameBuilder
 	for _, p := range parts.list() {
-		// The beginning of a fill that never ends: the copy is closed and empty.
 		b.Reset(s.header(p, s.label[p]))
 		b.Clear(indexer.AllTiers)
 		if !s.f.sendControl(c.sess, copywire.AppendFill(nil, true, false, b.Frame())) {
 			return false
 		}
 	}
-	if !s.f.sendControl(c.sess, copywire.AppendClose(nil, s.name, s.tenure, parts.list())) {
-		return false
-	}
-	c.open.andNot(parts)
-	c.had.andNot(parts)
-	return false
+	return true
 }
 
 // header is that of a frame of the slot.

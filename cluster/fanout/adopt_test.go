@@ -1,0 +1,66 @@
+package fanout
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/kvcluster/kvcluster/cluster/copywire"
+	"github.com/kvcluster/kvcluster/cluster/state"
+	"github.com/kvcluster/kvcluster/shard/catalog"
+)
+
+// A life that another reader wrote goes on where copies are equal to what is continued;
+// all others are closed before anything is acknowledged without them.
+func TestAdopt(t *testing.T) {
+	p := newPaper(t, nil)
+	for q := range uint32(2) {
+		p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "c"}}}})
+	}
+	b, c := sessionTo("b", 1), sessionTo("c", 2)
+	p.fan.OnPeer(b, true)
+	p.do(state.Command{Register: &state.Registration{Node: "c", Registration: catalog.Registration{
+		Instance: "i0", Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: "tcp://e:1"}}})
+	src := p.state.View().Catalog.Sources()[0]
+	p.do(state.Command{Assign: &state.Assign{Source: src.ID, Node: "a"}})
+	tenure := p.state.View().Assignments[src.ID].Tenure
+	l := copywire.SlotLife{Group: 1, Slot: 0, Life: src.Ranks[0].Life}
+	equal := []copywire.Label{{Partition: 0, Tenure: l.Life, Sequence: 7}, {Partition: 1, Tenure: l.Life, Sequence: 9}}
+	have := map[string][]copywire.Label{"b": equal[:1], "c": equal}
+	for name, err := range map[string]error{
+		"nobody can be reached who has partition 1": p.fan.Adopt(l, tenure, have, []uint64{7, 9}),
+		"another tenure": p.fan.Adopt(l, tenure+1, have, []uint64{7, 9}),
+		"other lengths":  p.fan.Adopt(l, tenure, have, []uint64{7}),
+	} {
+		if !errors.Is(err, ErrAdopt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	p.fan.OnPeer(c, true)
+	must(t, p.fan.Adopt(l, tenure, have, []uint64{7, 9}))
+	if got := p.kinds(c); !slices.Equal(got, []string{"carry"}) {
+		t.Errorf("c, which has all, got %v", got)
+	}
+	p.mu.Lock()
+	sent := p.mu.sent[b]
+	p.mu.Unlock()
+	last := sent[len(sent)-1]
+	if h := last.Frame.Header(); last.Kind != copywire.KindFill || !last.First || last.Last || h.Partition != 1 || h.Tenure != tenure {
+		t.Errorf("b, whose copy of partition 1 is another, got %v at last: %+v", p.kinds(b), last)
+	}
+	w := p.fan.NewWriter()
+	f := frame(l, 1, 10)
+	f[4] = tenure
+	must(t, w.Write(f))
+	if got := p.kinds(c); !slices.Equal(got, []string{"carry", "frame"}) {
+		t.Errorf("c got %v", got)
+	}
+	p.fan.OnAck(c, 2)
+	applied(t, w, 0) // b may still answer from what it has
+	p.fan.OnAck(b, uint64(len(sent)))
+	applied(t, w, 1)
+	if err := p.fan.Adopt(l, tenure, have, []uint64{7, 9}); !errors.Is(err, ErrAdopt) {
+		t.Errorf("twice: %v", err)
+	}
+	w.Close()
+}
