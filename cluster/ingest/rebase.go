@@ -53,7 +53,8 @@ func (st *stream) rebase(kind lossKind, why string, next uint64) {
 	st.attempts = 0
 	st.broken = false
 	// A stream that breaks again and again must not have its engine's buffer sent each time.
-	st.noReplay = st.noReplay || st.rebasedLately()
+	st.hurried = !st.noReplay && st.rebasedLately()
+	st.noReplay = st.noReplay || st.hurried
 	st.rebased = s.loop.tl.Now()
 	if s.connected {
 		st.join()

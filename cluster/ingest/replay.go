@@ -353,11 +353,16 @@ func (st *stream) tickRefill(now time.Time) {
 	st.begin(refill)
 }
 
-// tickProbe asks a silent stream whether it has lost something (rule T5).
+// tickProbe asks a silent stream whether it has lost something (rule T5). One that has no
+// batch yet, because its engine was not asked in the hurry of repeated restarts, is asked
+// for everything.
 func (st *stream) tickProbe(now time.Time) {
 	s := st.src
 	cfg := s.loop.cfg
-	if cfg.ProbeAfter < 0 || st.state != live || st.rep != nil || !st.cur.set || !s.connected || st.conflict != nil || s.replayEndpoint(st.rank) == "" {
+	if cfg.ProbeAfter < 0 || st.state != live || st.rep != nil || !s.connected || st.conflict != nil || s.replayEndpoint(st.rank) == "" {
+		return
+	}
+	if !st.cur.set && (!st.hurried || st.rebasedLately()) {
 		return
 	}
 	if st.probeWait == 0 {
@@ -370,6 +375,11 @@ func (st *stream) tickProbe(now time.Time) {
 	st.probeWait = min(2*st.probeWait, cfg.ProbeMax)
 	st.probeDelay = s.loop.jitter(st.probeWait)
 	st.heard = now
-	st.begin(probe)
+	if !st.cur.set {
+		st.noReplay, st.hurried = false, false
+		st.begin(join)
+	} else {
+		st.begin(probe)
+	}
 	st.settle()
 }

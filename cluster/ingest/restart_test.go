@@ -146,6 +146,25 @@ func TestRestartStorm(t *testing.T) {
 	})
 }
 
+// An engine restarts twice in a hurry, the second time found by a probe, and then falls
+// silent: it is not asked at once, and what it has said is found all the same without
+// another word of it.
+func TestRestartsInAHurryAndSilence(t *testing.T) {
+	run(t, []option{func(c *Config, _ *Deps) { c.ProbeAfter = 200 * time.Millisecond }}, func(w *world) {
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		grow(e, 0, 5)
+		e.restart(0)
+		e.publish(batch(store("", "p")))
+		w.wait(100 * time.Millisecond)
+		e.next, e.buffer = 0, nil
+		e.record(batch(store("", "x"))) // lost on the way
+		e.record(batch(store("x", "y")))
+		w.wait(2 * time.Minute)
+		w.want("abcde", 0, "p", 0, "xy", 2)
+	})
+}
+
 // Another life from elsewhere (an operator's reset) empties the slot and goes on.
 func TestLifeFromElsewhere(t *testing.T) {
 	run(t, nil, func(w *world) {

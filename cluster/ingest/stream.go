@@ -81,6 +81,7 @@ type stream struct {
 	}
 	// noReplay: the latest replay failed; go on without, until a batch was processed.
 	noReplay bool
+	hurried  bool      // noReplay because of repeated restarts alone
 	rebased  time.Time // latest rebase
 	conflict *conflict
 
@@ -377,7 +378,7 @@ func (st *stream) caughtUp() bool {
 func (st *stream) advance(seq, digest uint64) {
 	st.cur = cursor{set: true, seq: seq, digest: digest}
 	st.seen.add(seq, digest)
-	st.noReplay, st.rejoined = false, false
+	st.noReplay, st.hurried, st.rejoined = false, false, false
 	if b := st.src.bound; b != nil {
 		st.connects, st.disconnects = b.connects, b.disconnects
 	}

@@ -42,6 +42,8 @@ type serveCmd struct {
 	OnLoss        string        `help:"When batches are lost for good: clear the worker's blocks, or keep them flagged as degraded." enum:"clear,keep" default:"clear" group:"ingest"`
 	ProbeAfter    time.Duration `help:"Ask a silent source's replay socket after this time; negative = never." default:"5s" group:"ingest"`
 	ReplayTimeout time.Duration `help:"A replay without a reply for so long is over." default:"3s" group:"ingest"`
+	RestartGap    time.Duration `help:"Pause before a worker whose engine restarts again starts over; doubles up to --restart-gap-max while that goes on." default:"1s" group:"ingest"`
+	RestartGapMax time.Duration `help:"Longest such pause; so long without a restart ends it." default:"60s" group:"ingest"`
 	SilentAfter   time.Duration `help:"Call out a worker that sends nothing for so long." default:"60s" group:"ingest"`
 
 	Index       string `help:"Kind of index: tree, or reference (the plain model that judges it)." enum:"tree,reference" default:"tree" group:"index"`
@@ -106,7 +108,7 @@ func (c *serveCmd) config(seeds []string) (node.Config, error) {
 	cfg.Router.SilentAfter, cfg.Router.NoStreamMetrics = c.SilentAfter, !c.StreamStats
 	cfg.Ingest = ingest.Config{
 		Loops: c.Loops, HighWater: c.HighWater, MaxMessage: c.MaxMessage, ProbeAfter: c.ProbeAfter,
-		ReplayTimeout: c.ReplayTimeout,
+		ReplayTimeout: c.ReplayTimeout, RestartBackoff: c.RestartGap, RestartBackoffMax: c.RestartGapMax,
 	}
 	if cfg.Ingest.Loops == 0 {
 		cfg.Ingest.Loops = max(1, runtime.GOMAXPROCS(0)/4)
