@@ -389,3 +389,45 @@ type quiet struct{ testing.TB }
 
 func (quiet) Errorf(string, ...any) {}
 func (quiet) Helper()               {}
+
+// TestRebuildBelowDead: several runs hang below blocks that nobody names any more. They
+// come back in their places, and the engine hashes above them with them.
+func TestRebuildBelowDead(t *testing.T) {
+	for _, o := range openers() {
+		a, b := newNode(t, o), newNode(t, o)
+		var fb indexer.FrameBuilder
+		fb.Reset(header0(1, 1))
+		under := func(run indexer.Run, pos uint32) indexer.Parent {
+			return indexer.Parent{Kind: indexer.ParentName, Run: run, Pos: pos}
+		}
+		for run, s := range []struct {
+			parent indexer.Parent
+			locals []uint64
+		}{
+			{indexer.Parent{Anchor: 9}, []uint64{1, 2, 3, 4, 5}},
+			{under(0, 4), []uint64{6}}, {under(0, 2), []uint64{7, 8}}, {under(0, 4), []uint64{6, 9}}, {under(0, 0), []uint64{2}},
+		} {
+			l, e := fb.Store(indexer.Device, indexer.Run(run), 0, s.parent, len(s.locals))
+			copy(l, s.locals)
+			for i := range e {
+				e[i] = uint64(run)<<8 | uint64(i) | 1<<32
+			}
+		}
+		fb.Drop(indexer.Device, indexer.MakeRange(0, 0, 5))
+		a.write(fb.Frame())
+		a.flush()
+		send(t, a, b, 1, 64)
+		b.flush()
+		da, db := dump(t, a.x, 1), dump(t, b.x, 1)
+		if na, nb := names(t, da), names(t, db); len(nb) != 6 || !slices.Equal(na, nb) {
+			t.Errorf("%s: names %v, want %v", o.name, nb, na)
+		}
+		for i := range min(len(da), len(db)) {
+			if da[i].Parent != db[i].Parent {
+				t.Errorf("%s: run %d is below %#x, want %#x", o.name, db[i].Run, db[i].Parent.Engine, da[i].Parent.Engine)
+			}
+		}
+		a.close()
+		b.close()
+	}
+}

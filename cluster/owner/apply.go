@@ -180,7 +180,7 @@ func (w *worker) openFresh(ctx context.Context, m *copywire.Message) error {
 		if !w.o.openRecord(r, w.id, m.Tenure) {
 			// Its sender does not know that there was content: it has to be filled.
 			w.o.count.ignored[ignoredReopen].Add(1)
-			w.o.report(h, w.carrier.session.Peer, "opened as new, but it has had content")
+			w.o.report(h, w.carrier, "opened as new, but it has had content")
 		}
 	}
 	return nil
@@ -247,7 +247,7 @@ func (w *worker) malformed(err error) {
 	}
 	for k, r := range w.o.table.all() {
 		if r.close(w.id) {
-			w.o.report(w.o.headerOf(k, r), w.carrier.session.Peer, "a message of the session was malformed")
+			w.o.report(w.o.headerOf(k, r), w.carrier, "a message of the session was malformed")
 		}
 	}
 }

@@ -28,7 +28,7 @@ func (w *worker) carry(ctx context.Context, m *copywire.Message) error {
 	for _, l := range m.Labels {
 		if !w.o.carryRecord(g, m.Slot, l, w.id, m.Tenure) {
 			h.Partition = l.Partition
-			w.o.report(h, w.carrier.session.Peer, "given to another reader, but it is not as that one has seen it")
+			w.o.report(h, w.carrier, "given to another reader, but it is not as that one has seen it")
 		}
 	}
 	return nil

@@ -22,9 +22,15 @@ const (
 type faults struct {
 	mu struct {
 		sync.Mutex
-		pending map[string][]indexer.Header // by peer; present while its goroutine runs
+		pending map[string][]fault // by peer; present while its goroutine runs
 		start   []string
 	}
+}
+
+// fault is a copy that was closed, and who carried it.
+type fault struct {
+	indexer.Header
+	carrier *carrier // nil = this node
 }
 
 // OnFault is the fault handler of the index: it closes the copy whose frame was
@@ -49,25 +55,27 @@ func (o *Owner) fault(r *record, h indexer.Header, err error) {
 		if !r.state.CompareAndSwap(s, written) {
 			continue
 		}
-		peer := o.cfg.Name
+		var c *carrier
 		if id := carrierOf(s); id != localCarrier {
-			c := o.carrier(id)
-			if c == nil || c.over.Load() {
+			if c = o.carrier(id); c == nil || c.over.Load() {
 				return // the next session of that peer fills it
 			}
-			peer = c.session.Peer
 		}
-		o.report(h, peer, err.Error())
+		o.report(h, c, err.Error())
 		return
 	}
 }
 
 // report has the ingest node of a closed copy told.
-func (o *Owner) report(h indexer.Header, peer, why string) {
+func (o *Owner) report(h indexer.Header, c *carrier, why string) {
+	peer := o.cfg.Name
+	if c != nil {
+		peer = c.session.Peer
+	}
 	o.log.Error("copy closed, to be filled again", "slot", copywire.LifeOf(h).String(), "partition", h.Partition, "sequence", h.Sequence, "from", peer, "why", why)
 	o.faults.mu.Lock()
 	waiting, running := o.faults.mu.pending[peer]
-	o.faults.mu.pending[peer] = append(waiting, h)
+	o.faults.mu.pending[peer] = append(waiting, fault{h, c})
 	if !running {
 		o.faults.mu.start = append(o.faults.mu.start, peer)
 	}
@@ -85,7 +93,7 @@ func (f *faults) begin() []string {
 }
 
 // take returns what a peer is to be told, and ends its turn if that is nothing.
-func (f *faults) take(peer string) []indexer.Header {
+func (f *faults) take(peer string) []fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := f.mu.pending[peer]
@@ -106,8 +114,9 @@ func (o *Owner) tellBroken(ctx context.Context, peer string) {
 		if todo == nil || ctx.Err() != nil {
 			return
 		}
-		failed := slices.DeleteFunc(todo, func(h indexer.Header) bool {
-			if !o.stillBroken(h) {
+		failed := slices.DeleteFunc(todo, func(f fault) bool {
+			h := f.Header
+			if !o.stillBroken(h) || f.carrier != nil && f.carrier.over.Load() {
 				return true
 			}
 			err := o.cfg.Broken(ctx, peer, h)

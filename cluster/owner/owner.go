@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/transport/link"
 )
 
@@ -84,7 +83,7 @@ func New(cfg Config) (*Owner, error) {
 	o.routes.Store(&map[uint64]*worker{})
 	o.carriers.Store(&[]*carrier{nil, {}})
 	o.dumps.mu.kept = map[dumpKey]*dump{}
-	o.faults.mu.pending = map[string][]indexer.Header{}
+	o.faults.mu.pending = map[string][]fault{}
 	return o, nil
 }
 

@@ -650,6 +650,19 @@ func brokenToldAgain(w *world) error {
 	if got := w.reported(); len(got) != 0 {
 		return fmt.Errorf("reported though it was filled: %+v", got)
 	}
+	// Nor does a peer that has begun a new session.
+	w.mu.Lock()
+	w.mu.refuse = 1
+	w.mu.Unlock()
+	a.send(copywire.AppendFrame(nil, s.bad(0)))
+	if err := a.settled(); err != nil {
+		return err
+	}
+	w.owner.Forget("a")
+	time.Sleep(time.Minute)
+	if got := w.reported(); len(got) != 0 {
+		return fmt.Errorf("reported to a session that is over: %+v", got)
+	}
 	return nil
 }
 
