@@ -12,7 +12,7 @@ FUZZTIME  ?= 5s
 TRACES    ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance parity soak bench verify fix clean
+.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance parity soak protocol bench verify fix clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ parity: setup ## the whole conversation trace through real sockets in every form
 
 soak: setup ## answers under traffic, restarts and loss for SOAK, each within what is justified
 	$(GO) test ./cmd/internal/e2e -run '^TestPromise2NeverMore$$' -soak=$(SOAK) -timeout 24h -v
+
+protocol: setup ## the models of the protocol at their larger bounds (minutes, some GB)
+	$(GO) test ./chaos/protocol -deep -timeout 2h -v -run Deep
 
 bench: build ## the index on known work: op list, replay windows, shapes; JSON and chart in bench-out/
 	@mkdir -p bench-out
