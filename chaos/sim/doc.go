@@ -30,8 +30,8 @@
 //
 // Some batches carry a marker for each partition. The state after such a batch counts as
 // acknowledged when, at one moment of virtual time in which nothing runs, every running
-// node shows the marker for every partition that it may answer for, or says that it
-// cannot read that copy, or has been out of reach of the reader for longer than a session
+// node shows the marker for every partition that it may answer for, or is about to, or says
+// that it cannot read that copy, or has been out of reach of the reader for longer than a session
 // lives; and knows the life of the slot, or has missed it for longer than a map may be
 // old. So a node that keeps on answering after it was cut off is found out.
 //

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,12 +30,12 @@ type engine struct {
 	pub      transport.Publisher
 	seq      uint64
 	frozen   bool
+	enrolled time.Time // when it was last registered in the end
 
 	// said is what a reader knows who has every batch since the last that is lost for
 	// good. Its one holder is the engine.
 	said    *model.Model[string]
 	pending []encode.Event
-	events  []model.Event
 
 	markers []*prompt // by partition; held now
 	number0 uint32    // of the last marker
@@ -177,18 +178,24 @@ func (e *engine) store(p *prompt, from, to int, tier indexer.Tier) {
 		ev.HasParent, ev.Parent = true, p.engines[from-1]
 		said.HasParent, said.Parent = true, p.engines[from-1]
 	}
-	e.pending, e.events = append(e.pending, ev), append(e.events, said)
+	e.add(ev, said)
+}
+
+// add puts an event into the batch. It counts from now on, a little before it is sent.
+func (e *engine) add(ev encode.Event, said model.Event) {
+	e.pending = append(e.pending, ev)
+	e.said.Apply(e.id, said)
+	e.begin(e.state())
 }
 
 // remove adds a removal of blocks of a prompt to the batch.
 func (e *engine) remove(tier indexer.Tier, hashes ...uint64) {
-	e.pending = append(e.pending, encode.Event{Kind: eventengine.Removed, Hashes: hashes, Medium: e.format.Medium(tier), Group: -1})
-	e.events = append(e.events, model.Event{Kind: model.Removed, Tier: int(tier), Engines: hashes})
+	e.add(encode.Event{Kind: eventengine.Removed, Hashes: hashes, Medium: e.format.Medium(tier), Group: -1},
+		model.Event{Kind: model.Removed, Tier: int(tier), Engines: hashes})
 }
 
 func (e *engine) clear() {
-	e.pending = append(e.pending, encode.Event{Kind: eventengine.Cleared, Group: -1})
-	e.events = append(e.events, model.Event{Kind: model.Cleared, Tier: model.AllTiers})
+	e.add(encode.Event{Kind: eventengine.Cleared, Group: -1}, model.Event{Kind: model.Cleared, Tier: model.AllTiers})
 	e.markers = nil
 }
 
@@ -201,17 +208,52 @@ func (e *engine) random(rng *rand.Rand) {
 	}
 	if rng.IntN(100) < 60 {
 		from := 0
-		if rng.IntN(3) == 0 {
-			from = rng.IntN(promptBlocks)
+		// Below a block that it has told of: what waits for its parent does not outlive a
+		// takeover, which only lowers scores, and would be no fault.
+		if at := rng.IntN(promptBlocks); rng.IntN(3) == 0 && (at == 0 || e.said.Lookup(e.id, p.engines[at-1]) == model.Held) {
+			from = at
 		}
 		e.store(p, from, from+1+rng.IntN(promptBlocks-from), tier)
 		return
 	}
 	var gone []uint64
-	for range 1 + rng.IntN(3) {
-		gone = append(gone, p.engines[rng.IntN(promptBlocks)])
+	if e.w.cfg.Holes {
+		for range 1 + rng.IntN(3) {
+			gone = append(gone, p.engines[rng.IntN(promptBlocks)])
+		}
+		e.remove(tier, gone...)
+		return
 	}
-	e.remove(tier, gone...)
+	// Leaves first: what lies below a hole does not outlive a takeover as a whole.
+	deepest := e.deepest(p)
+	for at := deepest; at >= 0 && at > deepest-3; at-- {
+		if at < sharedBlocks && e.deepest(e.w.sibling(p)) > at {
+			break
+		}
+		if tiers := e.said.Tiers(e.id, p.locals)[at]; tiers != 1<<tier {
+			tier = indexer.Tier(bits.TrailingZeros8(tiers))
+			if tiers&(tiers-1) != 0 {
+				e.remove(tier, p.engines[at])
+				return
+			}
+		}
+		e.remove(tier, p.engines[at])
+		if rng.IntN(2) == 0 {
+			return
+		}
+	}
+}
+
+// deepest returns the place of the last block of a prompt that the engine has told of; -1
+// = there is none.
+func (e *engine) deepest(p *prompt) int {
+	tiers := e.said.Tiers(e.id, p.locals)
+	for at := len(tiers) - 1; at >= 0; at-- {
+		if tiers[at] != 0 {
+			return at
+		}
+	}
+	return -1
 }
 
 // addMarkers adds a new marker for every partition in place of the old ones, which ends
@@ -233,14 +275,10 @@ func (e *engine) addMarkers() {
 	e.mark = &mark{markers: e.markers}
 }
 
-// payload ends the batch: from now on its events are under way.
+// payload ends the batch.
 func (e *engine) payload() []byte {
-	for _, ev := range e.events {
-		e.said.Apply(e.id, ev)
-		e.begin(e.state())
-	}
 	out := encode.Append(nil, e.format, &encode.Batch{Time: float64(time.Now().UnixMicro()) / 1e6, Events: e.pending})
-	e.pending, e.events = nil, nil
+	e.pending = nil
 	if e.mark != nil && e.mark.state == 0 {
 		e.mark.state = e.last()
 	}
@@ -250,8 +288,20 @@ func (e *engine) payload() []byte {
 // send publishes the batch.
 func (e *engine) send() {
 	e.w.counts.Batches++
+	if e.w.cfg.Log != nil {
+		e.w.debugf("engine %s publishes %d:%s", e.id, e.seq, e.text())
+	}
 	e.check("publish", e.pub.Publish("", e.seq, e.payload()))
 	e.seq++
+}
+
+// text tells the batch.
+func (e *engine) text() string {
+	var b strings.Builder
+	for _, ev := range e.pending {
+		fmt.Fprintf(&b, " %v %s %x below %x;", ev.Kind, ev.Medium, ev.Hashes, ev.Parent)
+	}
+	return b.String()
 }
 
 // withhold keeps the batch for replay and does not send it.
@@ -272,7 +322,7 @@ func (e *engine) lose() {
 
 // forget makes the engine a new one: nothing held, nothing to replay.
 func (e *engine) forget() {
-	e.markers, e.mark, e.pending, e.events = nil, nil, nil, nil
+	e.markers, e.mark, e.pending = nil, nil, nil
 	e.seq = 0
 	e.said.Remove(e.id)
 	e.begin(held{})

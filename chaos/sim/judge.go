@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -49,7 +50,7 @@ func (w *world) everywhere(v *state.View, e *engine) bool {
 		}
 		for p := range w.cfg.Partitions {
 			switch {
-			case !own.Ready(p, n.name):
+			case !own.Ready(p, n.name) && !slices.Contains(own.Receivers(p), n.name) && !slices.Contains(v.Receivers(p), n.name):
 			case n.shows(indexer.Slot(l.slot), e.mark.markers[p]):
 				shown[p] = true
 			case n.unreadable(own, l, p), w.net.silence(reader, n.name) > sessionOver:

@@ -48,7 +48,7 @@ type network struct {
 }
 
 func newNetwork(seed uint64) *network {
-	n := &network{mem: memory.New(memory.Config{Reconnect: 50 * time.Millisecond})}
+	n := &network{mem: memory.New(memory.Config{Reconnect: 50 * time.Millisecond, Heartbeat: 2 * time.Second})}
 	n.mu.rng = rand.New(rand.NewPCG(seed, 2))
 	n.mu.dead, n.mu.cut, n.mu.paused = map[string]bool{}, map[pair]plane{}, map[string]time.Time{}
 	n.mu.arrival, n.mu.unheard, n.mu.known = map[pair]time.Time{}, map[pair]time.Time{}, map[pair]bool{}

@@ -37,8 +37,9 @@ type node struct {
 	name     string
 	serverID string
 	disk     *memory.Disk
-	left     bool // it has been removed, and does not come back
-	*process      // the latest one
+	left     bool        // it has left, and comes back only when told to
+	removed  atomic.Bool // by an operator, while it was down: its disk is not used again
+	*process             // the latest one
 }
 
 // process is one run of a node.
@@ -148,7 +149,7 @@ func (n *node) start(found bool) error {
 // openIndex opens what the schedule asks for.
 func (w *world) openIndex(onFault indexer.FaultHandler) (indexer.Index, error) {
 	if w.cfg.Tree {
-		return tree.Open(tree.Config{Lanes: 1, OnFault: onFault, Reserve: 1 << 20})
+		return tree.Open(tree.Config{Lanes: 1, OnFault: onFault})
 	}
 	return reference.New(reference.Config{OnFault: onFault, EvictionLog: -1}), nil
 }
@@ -182,7 +183,7 @@ func (n *node) reap() {
 	n.gone = true
 	switch {
 	case n.killed.Load():
-	case n.told && n.err == nil:
+	case n.told && (n.err == nil || errors.Is(n.err, context.Canceled)):
 	case errors.Is(n.err, control.ErrRemoved):
 		n.left = true
 		n.w.logf("%s has been removed from the cluster and ended", n.name)

@@ -23,6 +23,7 @@ func (w *world) finish() {
 	w.net.heal()
 	for _, n := range w.nodes {
 		w.net.pause(n.name, time.Time{})
+		n.disk.SetSyncDelay(0)
 	}
 	for _, e := range w.engines {
 		w.thaw(e)
@@ -36,10 +37,12 @@ func (w *world) finish() {
 	}
 	problem := w.awaitAll(quietFor, func() string {
 		w.revive()
+		w.enrol()
 		return w.unrest()
 	})
 	if problem != "" {
 		w.fail("%v after all faults ended: %s", quietFor, problem)
+		w.logf("streams:%s", w.streams())
 	}
 	if w.failed() {
 		return
@@ -52,11 +55,21 @@ func (w *world) finish() {
 func (w *world) revive() {
 	for _, n := range w.nodes {
 		if n.process != nil && n.gone && !n.left {
-			w.logf("%s starts", n.name)
-			if err := n.start(false); err != nil {
-				w.fail("start %s: %v", n.name, err)
-			}
-			w.changed()
+			w.restart(n)
+		}
+	}
+}
+
+// enrol registers engines whose registration did not come through.
+func (w *world) enrol() {
+	v := w.view()
+	if v == nil || len(w.up()) == 0 {
+		return
+	}
+	for _, e := range w.engines {
+		if _, _, ok := lifeIn(v, e.id); !ok && time.Since(e.enrolled) > 5*time.Second {
+			e.enrolled = time.Now()
+			w.register(e)
 		}
 	}
 }
@@ -70,12 +83,16 @@ func (w *world) unrest() string {
 	if s := w.unsettled(v); s != "" {
 		return s
 	}
+	var problems []string
 	for _, e := range w.engines {
 		if s := w.unread(v, e); s != "" {
-			return s
+			problems = append(problems, s)
 		}
 	}
-	return w.disparity(v)
+	if s := w.disparity(v); s != "" {
+		problems = append(problems, s)
+	}
+	return strings.Join(problems, "; ")
 }
 
 // unsettled looks at members, layout and log.
@@ -95,6 +112,9 @@ func (w *world) unsettled(v *state.View) string {
 		return fmt.Sprintf("members are %v, running are %v", got, names)
 	}
 	for _, n := range w.up() {
+		if s := n.member.Search().Stats(); !s.LeaseHeld {
+			return fmt.Sprintf("%s cannot prove that its map is current, it is %v old", n.name, s.MapAge)
+		}
 		if own := n.member.Node().View(); own.Index != v.Index {
 			return fmt.Sprintf("%s has applied the log to %d, others to %d", n.name, own.Index, v.Index)
 		}
@@ -163,7 +183,7 @@ func (e *engine) readBy(n *node) string {
 		return err.Error()
 	case r.State != ingest.Active:
 		return fmt.Sprintf("its stream is %v (%s)", r.State, r.LastError)
-	case !r.HasSequence || r.Sequence != e.seq-1:
+	case r.HasSequence && r.Sequence != e.seq-1: // without one it has inherited all
 		return fmt.Sprintf("batch %d is its last, not %d", r.Sequence, e.seq-1)
 	}
 	return ""
@@ -269,4 +289,17 @@ func (w *world) lastAnswers() {
 			}
 		}
 	}
+}
+
+// streams tells what the readers know of their streams.
+func (w *world) streams() string {
+	var b strings.Builder
+	for _, n := range w.up() {
+		for _, e := range w.engines {
+			if r, s, err := n.member.Node().Ingest().RankStatus(e.id, 0); err == nil {
+				fmt.Fprintf(&b, "\n    %s reads %s: %v %q, life %d, slot %d, batch %d; %v; source %+v", n.name, e.id, r.State, r.LastError, r.Life, r.Slot, r.Sequence, r.Warnings, s.Counters)
+			}
+		}
+	}
+	return b.String()
 }

@@ -70,3 +70,13 @@ func marker(l shard.Layout, engine int, partition uint32, number *uint32) *promp
 	}
 	panic("no marker found")
 }
+
+// sibling returns the prompt that begins like p.
+func (w *world) sibling(p *prompt) *prompt {
+	for i, q := range w.prompts {
+		if q == p {
+			return w.prompts[i^1]
+		}
+	}
+	return nil
+}

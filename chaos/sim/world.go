@@ -29,6 +29,9 @@ type Config struct {
 	Partitions uint32
 	Replicas   int
 	Tree       bool // indexer/tree instead of the reference
+	// Holes lets engines drop blocks that others lie below. Takeovers lose some of those
+	// (docs/decisions/0007), so such a schedule must not have any.
+	Holes bool
 	// Broken are rules to switch off, see member.Config.
 	Broken []string
 	// Log, if set, gets what the nodes say.
@@ -102,6 +105,13 @@ func (w *world) logf(format string, args ...any) {
 	w.mu.Unlock()
 	if w.cfg.Log != nil {
 		w.cfg.Log(line)
+	}
+}
+
+// debugf gives a line to Config.Log alone.
+func (w *world) debugf(format string, args ...any) {
+	if w.cfg.Log != nil {
+		w.cfg.Log(fmt.Sprintf("    [%v] ", time.Since(w.began).Round(time.Millisecond)) + fmt.Sprintf(format, args...))
 	}
 }
 
@@ -278,7 +288,7 @@ func (w *world) addNode(found bool) *node {
 }
 
 func (w *world) register(e *engine) {
-	n := w.up()[w.rng.IntN(len(w.up()))]
+	n := pick(w.up(), w.rng.IntN(1000))
 	w.background(10*time.Second, n, func(ctx context.Context, p *process) error {
 		return p.member.Node().Register(ctx, e.registration())
 	}, func(err error) {
