@@ -234,12 +234,7 @@ func (t *Translator) settledBlock(id uint32) bool {
 	return t.settled(t.parts.list[t.runs.at(t.blocks.run(id)).part].id)
 }
 
-// settledStore says whether a store is of a partition that has it already. What the dump
-// does not name of it was dropped since, and nothing waits for it. Where that cannot be
-// told, because neither the parent nor any of its blocks is mapped, the blocks go to the
-// pool as ever: they attach when their parent is named, which only a batch does that its
-// partition does not have yet; if they were dropped meanwhile, that drop is still to come
-// and takes them out of the pool.
+// settledStore says whether a store is of a partition that has it already.
 func (t *Translator) settledStore(s *Store, at place, ids []uint32) bool {
 	switch at.kind {
 	case atRoot:
@@ -253,6 +248,32 @@ func (t *Translator) settledStore(s *Store, at place, ids []uint32) bool {
 		}
 	}
 	return false
+}
+
+// settle carries out a store that its partition has already: nothing of it is said again.
+// A block that the dump does not name was dropped since, or it waited for its parent and
+// still does: it goes to the pool. If it was dropped, that drop is still to come and takes
+// it out again. It attaches when its parent is named, which only a batch does that the
+// partition does not have yet. What hangs off the root has not waited.
+func (t *Translator) settle(s *Store, at place, ids []uint32, out *Outcome) {
+	out.Settled = len(ids)
+	if at.kind == atRoot || at.kind == atTainted {
+		return
+	}
+	parent := s.Parent
+	for i := 0; i < len(ids); {
+		j := i
+		for j < len(ids) && ids[j] == 0 {
+			j++
+		}
+		if j > i {
+			t.poolStretch(s, parent, i, j, out)
+		} else {
+			j++
+		}
+		parent, i = s.Engines[j-1], j
+	}
+	out.Settled -= out.Orphaned
 }
 
 // unsettled leaves out the removed hashes whose partition has the removal already.

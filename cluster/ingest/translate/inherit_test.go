@@ -345,11 +345,7 @@ func TestTakeoverExhaustive(t *testing.T) {
 	if testing.Short() {
 		length, n = 3, 2
 	}
-	seed := blockhash.NamespaceSeed("", "")
-	local := func(c byte) uint64 {
-		return blockhash.Content{Tokens: []uint32{uint32(c)}, BlockSize: 1, Window: 1}.AppendLocals(nil, seed)[0]
-	}
-	pa, pz := takeoverPart(local('a')), takeoverPart(local('z'))
+	pa, pz := takeoverPart(stepLocal('a')), takeoverPart(stepLocal('z'))
 	if pa == pz {
 		t.Fatal("both paths lie in one partition")
 	}
@@ -400,6 +396,49 @@ func TestTakeoverExhaustive(t *testing.T) {
 			t.Errorf("not seen: %s", what)
 		}
 	}
+}
+
+// A block waits for its parent while one below it, or its parent's parent, is mapped, and
+// has been for long.
+func TestTakeoverOrphanBesideMapped(t *testing.T) {
+	for _, steps := range [][]step{
+		{{kind: 's', blocks: "a"}, {kind: 's', parent: "a", blocks: "bc"}, {kind: 'r', gone: []string{"a", "ab"}},
+			{kind: 's', parent: "a", blocks: "bc"}, {kind: 's', blocks: "z"}, {kind: 's', blocks: "a"}},
+		{{kind: 's', parent: "a", blocks: "bcd"}, {kind: 'r', gone: []string{"abc"}}, {kind: 's', blocks: "a"},
+			{kind: 's', blocks: "z"}, {kind: 's', blocks: "z"}, {kind: 's', blocks: "abc"}},
+	} {
+		var batches [][]step
+		for _, s := range steps {
+			batches = append(batches, []step{s})
+		}
+		takeoverEverywhere(t, batches)
+	}
+}
+
+func takeoverEverywhere(t *testing.T, batches [][]step) {
+	for low := range uint64(6) {
+		for high := low; high < 6; high++ {
+			out := takeover(batches, 5, [takeoverParts]uint64{high, high, high}, variant{keepPool: true}, nil)
+			if out.fault || out.over || out.changed || out.under {
+				t.Errorf("cursor %d: %+v", high, out)
+			}
+			var cursors [takeoverParts]uint64
+			for p := range cursors {
+				cursors[p] = low
+			}
+			cursors[takeoverPart(stepLocal('a'))] = high
+			for _, v := range []variant{{keepPool: true}, {early: true}} {
+				if out := takeover(batches, 5, cursors, v, nil); out.fault || out.over || out.changed || out.under {
+					t.Errorf("cursors %v, %+v: %+v", cursors, v, out)
+				}
+			}
+		}
+	}
+}
+
+func stepLocal(c byte) uint64 {
+	content := blockhash.Content{Tokens: []uint32{uint32(c)}, BlockSize: 1, Window: 1}
+	return content.AppendLocals(nil, blockhash.NamespaceSeed("", ""))[0]
 }
 
 // randomStream is what an engine may say: several adapters, two hashes for one path,

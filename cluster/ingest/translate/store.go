@@ -59,7 +59,7 @@ func (t *Translator) storeBlocks(s *Store, out *Outcome) {
 		defer t.spaces.release(at.ns)
 	}
 	if t.heir != nil && (why == "" || t.isLoose(s.Parent)) && t.settledStore(s, at, ids) {
-		out.Settled = n
+		t.settle(s, at, ids, out)
 		return
 	}
 	var were []looseBlock
