@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -191,6 +192,53 @@ func (c *processes) awaitGone(name string) {
 		_ = p.cmd.Process.Kill()
 		c.tb.Errorf("the process of %s did not end after it left\n%s", name, lastLines(p.log, 20))
 	}
+}
+
+// Promise 2 on a cluster whose nodes are killed, paused and started again: no answer that
+// is not marked stale is above what was justified, none that is complete and current is
+// below what every owner had applied.
+func TestClusterNeverMore(t *testing.T) {
+	c := startCluster(t, 3)
+	var mu sync.Mutex // of c's nodes, which queries look at
+	v := &envelope{tb: t, url: c.nodes["n1"].url}
+	v.nodes = func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return c.urls()
+	}
+	kill := func(name string) {
+		mu.Lock()
+		p := c.nodes[name]
+		delete(c.nodes, name)
+		mu.Unlock()
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	start := func(name string) {
+		p, err := c.launch(name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		c.nodes[name] = p
+	}
+	round := 0
+	v.faults = func() {
+		name := []string{"n2", "n3"}[round/2%2]
+		if round++; round%2 == 1 {
+			kill(name)
+			time.Sleep(4 * time.Second) // the fault itself: longer than its detection
+			start(name)
+		} else {
+			c.signal(name, syscall.SIGSTOP)
+			time.Sleep(5 * time.Second)
+			c.signal(name, syscall.SIGCONT)
+		}
+		c.awaitBalanced(3)
+	}
+	v.run(max(30*time.Second, *soakTime))
 }
 
 // An owner that stands still for ten seconds costs no engine a gap, and is caught up

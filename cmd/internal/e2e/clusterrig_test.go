@@ -76,6 +76,15 @@ func (c *processes) start(name string, flags ...string) *nodeProcess {
 }
 
 func (c *processes) tryStart(name string, flags ...string) (*nodeProcess, error) {
+	p, err := c.launch(name, flags...)
+	if err == nil {
+		c.nodes[name] = p
+	}
+	return p, err
+}
+
+// launch starts a node's process and waits until it serves.
+func (c *processes) launch(name string, flags ...string) (*nodeProcess, error) {
 	p := &nodeProcess{name: name, log: filepath.Join(c.dir, name+".log"), ended: make(chan error, 1)}
 	data, addressFile := filepath.Join(c.dir, name), filepath.Join(c.dir, name+".address")
 	if err := os.Remove(addressFile); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -87,7 +96,7 @@ func (c *processes) tryStart(name string, flags ...string) (*nodeProcess, error)
 	} else if !fileExists(data) {
 		args = append(args, "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0")
 	}
-	args = append(args, "--data", data, "--name", name, "--listen", "127.0.0.1:0", "--address-file", addressFile, "--probe-after", "300ms", "--lanes", "1", "--io-threads", "1")
+	args = append(args, "--data", data, "--name", name, "--listen", "127.0.0.1:0", "--address-file", addressFile, "--probe-after", "300ms", "--restart-gap", "5ms", "--restart-gap-max", "20ms", "--lanes", "1", "--io-threads", "1")
 	args = append(args, flags...)
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -127,7 +136,6 @@ func (c *processes) tryStart(name string, flags ...string) (*nodeProcess, error)
 		}
 		c.seed = at.Gossip
 	}
-	c.nodes[name] = p
 	return p, nil
 }
 

@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"testing"
@@ -55,10 +58,12 @@ func engineHashes(prompt []uint32) []uint64 {
 // handDriven is an engine whose every batch a test decides. What it publishes goes to
 // its judge first. One goroutine uses it.
 type handDriven struct {
-	tb       testing.TB
-	net      transport.Network
-	id       string
-	url      string // of the node
+	tb  testing.TB
+	net transport.Network
+	id  string
+	url string // of the node that it registers at
+	// owners are the nodes at each of which a batch must be seen to be applied; nil = url.
+	owners   func() []string
 	model    string
 	format   encode.Format
 	noReplay bool
@@ -298,13 +303,23 @@ func (e *handDriven) mark(prompts ...[]uint32) (missing func() string) {
 	markers := slices.Clone(e.markers)
 	return func() string {
 		for len(markers) > 0 {
-			if e.score(markers[0]) != 1 {
-				return fmt.Sprintf("the last batch of engine %s, number %d, is not applied", e.id, e.seq-1)
+			for _, url := range e.everywhere() {
+				ans, err := tryAsk(url, e.model, markers[0])
+				if err != nil || ans.Scores[e.id]["0"] != blockTokens {
+					return fmt.Sprintf("the last batch of engine %s, number %d, is not applied at %s (%v)", e.id, e.seq-1, url, err)
+				}
 			}
 			markers = markers[1:]
 		}
 		return ""
 	}
+}
+
+func (e *handDriven) everywhere() []string {
+	if e.owners == nil {
+		return []string{e.url}
+	}
+	return e.owners()
 }
 
 // partitionOf is where a chain of the first registered model lives.
@@ -343,10 +358,28 @@ func (e *handDriven) score(prompt []uint32) int {
 // ask queries a prompt of plain tokens.
 func ask(tb testing.TB, url, model string, prompt []uint32) (ans answer) {
 	tb.Helper()
-	if status, body := call(tb, "POST", url+"/query", promptBody(model, prompt), &ans); status != 200 {
-		tb.Fatalf("query: HTTP %d %s", status, body)
+	ans, err := tryAsk(url, model, prompt)
+	if err != nil {
+		tb.Fatalf("query: %v", err)
 	}
 	return ans
+}
+
+// tryAsk is ask where a node may have been killed.
+func tryAsk(url, model string, prompt []uint32) (ans answer, err error) {
+	resp, err := http.Post(url+"/query", "application/json", bytes.NewReader(promptBody(model, prompt)))
+	if err != nil {
+		return ans, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return ans, err
+	case resp.StatusCode != 200:
+		return ans, fmt.Errorf("HTTP %d %s", resp.StatusCode, body)
+	}
+	return ans, json.Unmarshal(body, &ans)
 }
 
 func promptBody(model string, prompt []uint32) []byte {

@@ -93,10 +93,15 @@ func walk(m [2]uint64) (w [2]int) {
 
 type envelope struct {
 	tb      testing.TB
-	url     string
+	url     string          // where engines register
+	nodes   func() []string // that are asked
 	prompts [][]uint32
 	engines []*envelopeEngine
-	counts  struct{ batches, restarts, clears, lost, anew, answers, moving, rows atomic.Int64 }
+	faults  func() // what is done to the nodes meanwhile, again and again; nil = nothing
+	counts  struct {
+		marked                                                       atomic.Int64
+		batches, restarts, clears, lost, anew, answers, moving, rows atomic.Int64
+	}
 }
 
 type envelopeEngine struct {
@@ -107,7 +112,6 @@ type envelopeEngine struct {
 }
 
 func neverMore(tb testing.TB, edit func(*node.Config)) {
-	const name = "envelope"
 	v := &envelope{tb: tb}
 	v.url = startNode(tb, func(c *node.Config) {
 		c.Ingest.RestartBackoff, c.Ingest.RestartBackoffMax = 5*time.Millisecond, 20*time.Millisecond
@@ -115,6 +119,14 @@ func neverMore(tb testing.TB, edit func(*node.Config)) {
 			edit(c)
 		}
 	})
+	v.nodes = func() []string { return []string{v.url} }
+	v.run(*soakTime)
+}
+
+// run watches for so long.
+func (v *envelope) run(soak time.Duration) {
+	const name = "envelope"
+	tb := v.tb
 	for family := range 4 {
 		for branch := range envelopePrompts / 4 {
 			v.prompts = append(v.prompts, makePrompt(family+1, branch, 12, 5))
@@ -125,12 +137,13 @@ func neverMore(tb testing.TB, edit func(*node.Config)) {
 		e := &envelopeEngine{v: v, rng: rand.New(rand.NewPCG(11, uint64(i)))}
 		e.handDriven = newHandDriven(tb, net, v.url, name, 21+i, func(d *handDriven) {
 			d.format, d.told = format, model.New[string](model.Config{})
+			d.owners = v.nodes
 		})
 		e.before = func() { e.begin(e.state()) }
 		e.begin(held{})
 		v.engines = append(v.engines, e)
 	}
-	deadline := time.Now().Add(*soakTime)
+	deadline := time.Now().Add(soak)
 	running := func() bool { return time.Now().Before(deadline) && !tb.Failed() }
 	var wg sync.WaitGroup
 	for _, e := range v.engines {
@@ -147,11 +160,15 @@ func neverMore(tb testing.TB, edit func(*node.Config)) {
 			}
 		})
 	}
+	for v.faults != nil && running() {
+		v.faults()
+	}
 	wg.Wait()
 	if tb.Failed() {
 		return
 	}
 	c := &v.counts
+	tb.Logf("%d answers were none, partial or stale and said so", c.marked.Load())
 	tb.Logf("%d batches, %d restarts, %d clears, %d lost batches, %d registered anew; %d answers, %d of them while batches were under way, %d scores of those above 0",
 		c.batches.Load(), c.restarts.Load(), c.clears.Load(), c.lost.Load(), c.anew.Load(), c.answers.Load(), c.moving.Load(), c.rows.Load())
 	for what, n := range map[string]int64{
@@ -238,7 +255,8 @@ func (v *envelope) await(done func() string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			v.tb.Errorf("after 30 s: %s", last)
+			_, workers := call(v.tb, "GET", v.url+"/workers", nil, nil)
+			v.tb.Errorf("after 30 s: %s\n%s", last, workers)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -250,15 +268,27 @@ func (v *envelope) query(i int) {
 	for k, e := range v.engines {
 		from[k] = e.acked()
 	}
-	ans := ask(v.tb, v.url, v.engines[0].model, v.prompts[i])
+	nodes := v.nodes()
+	at := nodes[rand.IntN(len(nodes))]
+	ans, err := tryAsk(at, v.engines[0].model, v.prompts[i])
+	if err != nil {
+		if v.faults == nil {
+			v.tb.Errorf("query: %v", err)
+		}
+		v.counts.marked.Add(1)
+		return
+	}
 	v.counts.answers.Add(1)
+	if ans.Partial || ans.Stale {
+		v.counts.marked.Add(1)
+	}
 	anyMoving := false
 	for k, e := range v.engines {
 		least, most, moving := e.bounds(from[k], i)
 		got := [2]int{ans.Scores[e.id]["0"] / blockTokens, ans.Instances[e.id].CPU / blockTokens}
 		for t, tier := range []string{"device", "host"} {
-			if got[t] < least[t] || got[t] > most[t] {
-				v.tb.Errorf("prompt %d, engine %s: %s score is %d blocks, justified are %d to %d by its states %d to %d; stream: %+v", i, e.id, tier, got[t], least[t], most[t], from[k], e.last(), listenerOf(v.tb, v.url, e.id))
+			if got[t] < least[t] && !ans.Partial && !ans.Stale || got[t] > most[t] && !ans.Stale {
+				v.tb.Errorf("%s: prompt %d, engine %s: %s score is %d blocks, justified are %d to %d by its states %d to %d; stream: %+v", at, i, e.id, tier, got[t], least[t], most[t], from[k], e.last(), listenerOf(v.tb, v.url, e.id))
 			}
 		}
 		if moving {
