@@ -41,6 +41,11 @@ func (t *Translator) audit() error {
 	if err != nil {
 		return err
 	}
+	for h := range t.loose {
+		if m.find(h) == 0 {
+			return fmt.Errorf("loose block %x is not mapped", h)
+		}
+	}
 	if blocks != m.count {
 		return fmt.Errorf("%d blocks, counted %d", blocks, m.count)
 	}
