@@ -37,6 +37,10 @@
 //     them, and nobody answers who is not waited for.
 //   - Lost: a partition with content that is open nowhere. Config.Renew then asks for a
 //     new life. No content is guessed.
+//   - Adopt: a life that another reader wrote goes on where the copies are equal to what is
+//     continued. All others are emptied and closed at once, before anything can be
+//     acknowledged without them, and filled. A node that cannot be reached then is left
+//     out: it must not be readable any more by what the earlier reader sent (see below).
 //   - Linger: an owner that the log has replaced is open for a while longer, since
 //     others may still ask it. Then, and whenever it turns up with content of a partition
 //     that is not its own, it is told to free that: the beginning of a fill (which
@@ -85,6 +89,8 @@
 //
 //   - (*) Hold-back instead of a paused stream. The queue of one fill is bounded
 //     (HoldBytes); the target sees what the protocol prescribes.
+//   - A node that an adopting reader cannot reach, while the earlier reader still can,
+//     may answer from what that one sent until its session with it is over.
 //   - Two targets that lack the same get two dumps.
 //   - A fill has one source; partitions that are open elsewhere come with the next.
 //
