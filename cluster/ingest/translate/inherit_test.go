@@ -398,6 +398,49 @@ func TestTakeoverExhaustive(t *testing.T) {
 	}
 }
 
+// Names over every short stream with two engine hashes for each path, with an inheritance
+// in the middle: a position is covered while any live name is on it, before and after.
+func TestTakeoverNamesExhaustive(t *testing.T) {
+	var steps []step
+	for alias := range byte(2) {
+		for _, s := range []step{
+			{kind: 's', blocks: "a"}, {kind: 's', blocks: "b"}, {kind: 's', parent: "a", blocks: "b"}, {kind: 's', parent: "b", blocks: "b"},
+			{kind: 's', blocks: "ab"}, {kind: 'r', gone: []string{"a"}}, {kind: 'r', gone: []string{"b"}},
+			{kind: 'r', gone: []string{"ab"}}, {kind: 'r', gone: []string{"bb"}},
+		} {
+			s.alias = alias
+			steps = append(steps, s)
+		}
+	}
+	length := 4
+	if testing.Short() {
+		length = 3
+	}
+	scratch := NewScratch()
+	batches := make([][]step, length)
+	cases, loose := 0, 0
+	var fill func(i int)
+	fill = func(i int) {
+		if i < length {
+			for _, s := range steps {
+				batches[i] = []step{s}
+				fill(i + 1)
+			}
+			return
+		}
+		cases++
+		n := 1 + cases%(length-1)
+		at := uint64(n)
+		out := takeover(batches, n, [takeoverParts]uint64{at, at, at}, variant{keepPool: true}, scratch)
+		if out.fault || out.over || out.changed || out.under && out.dropped == 0 {
+			t.Fatalf("%v, inherited after %d: %+v", batches, n, out)
+		}
+		loose += min(out.loose, 1)
+	}
+	fill(0)
+	t.Logf("%d cases, %d with loose blocks", cases, loose)
+}
+
 // A block waits for its parent while one below it, or its parent's parent, is mapped, and
 // has been for long.
 func TestTakeoverOrphanBesideMapped(t *testing.T) {
