@@ -77,7 +77,9 @@ func (n *Node) owe(v *state.View) {
 }
 
 // Renew has the source of a slot begin again under a new tenure, so that the slot gets a
-// new life and is filled from the engine: a part of what it held is nowhere any more.
+// new life and is filled from the engine: a part of what it held is nowhere any more. The
+// takeover that comes with the tenure finds that out, also for a life that has been taken
+// over before.
 func (n *Node) Renew(ctx context.Context, group, slot uint32, life uint64) error {
 	v := n.View()
 	for _, src := range v.Catalog.Sources() {
@@ -86,12 +88,12 @@ func (n *Node) Renew(ctx context.Context, group, slot uint32, life uint64) error
 			continue
 		}
 		for _, r := range src.Ranks {
-			if r.Slot == slot && r.Life == life && life >= a.Tenure {
+			if r.Slot == slot && r.Life == life {
 				n.log.Warn("a slot starts over: no complete copy of all it held is left", "instance", src.Instance, "rank", r.Rank, "slot", slot, "life", life)
 				_, err := n.propose(ctx, state.Command{Assign: &state.Assign{Source: src.ID, Node: n.cfg.Name, Over: a.Tenure}})
 				return err
 			}
 		}
 	}
-	return nil // it has begun already
+	return nil // a new life has begun already
 }

@@ -80,6 +80,9 @@ func (w *world) unrest() string {
 	if v == nil {
 		return "nobody has a view"
 	}
+	if n := w.orders.Load(); n > 0 {
+		return fmt.Sprintf("%d commands are under way", n)
+	}
 	if s := w.unsettled(v); s != "" {
 		return s
 	}

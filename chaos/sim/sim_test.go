@@ -76,7 +76,10 @@ func explain(t *testing.T, seed uint64, cfg Config, steps []Step, r Report) stri
 		steps, r = less, s
 		return true
 	})
-	cfgText := fmt.Sprintf("%+v", cfg)
-	return fmt.Sprintf("seed %d fails:\n  %s\nshortest schedule found (%s):\n  %s\nagain: go test ./chaos/sim -run '^TestSchedules$' -sim.seed=%d -sim.steps=%d",
-		seed, strings.Join(r.Failures, "\n  "), cfgText, strings.Join(r.Lines, "\n  "), seed, *flagSteps)
+	var text strings.Builder
+	for _, s := range steps {
+		fmt.Fprintf(&text, "  %#v,\n", s)
+	}
+	return fmt.Sprintf("seed %d fails:\n  %s\nshortest schedule found, %+v:\n  %s\n%sagain: go test ./chaos/sim -run '^TestSchedules$' -sim.seed=%d -sim.steps=%d",
+		seed, strings.Join(r.Failures, "\n  "), cfg, strings.Join(r.Lines, "\n  "), text.String(), seed, *flagSteps)
 }

@@ -21,6 +21,11 @@ type Step struct {
 	Seed uint64        // of what the step and the traffic choose
 }
 
+// GoString is how a test writes it.
+func (s Step) GoString() string {
+	return fmt.Sprintf("{%q, %d, %d, %d * time.Millisecond, %#x}", s.Kind, s.A, s.B, s.For.Milliseconds(), s.Seed)
+}
+
 func (s Step) String() string { return fmt.Sprintf("%s(%d,%d) %v", s.Kind, s.A, s.B, s.For) }
 
 // kinds are all steps with how often they come. A slice, so that a seed gives the same

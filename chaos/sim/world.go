@@ -56,6 +56,7 @@ type world struct {
 	names   int
 	indexes []seenIndex
 	asks    sync.WaitGroup // queries and operators' commands
+	orders  atomic.Int64   // commands under way
 	faults  atomic.Int64   // frames that an index refused
 	counts  Counts
 	tally   tally
@@ -177,7 +178,9 @@ func (w *world) view() (latest *state.View) {
 func (w *world) background(timeout time.Duration, n *node, fn func(ctx context.Context, p *process) error, done func(error)) {
 	p := n.process
 	p.queries.Add(1)
+	w.orders.Add(1)
 	w.asks.Go(func() {
+		defer w.orders.Add(-1)
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		err := fn(ctx, p)
