@@ -111,6 +111,8 @@ type NodeStatus struct {
 	Lag        Histogram // from the engine's clock at publishing to the batch applied, in seconds
 	Cluster    ClusterStatus
 	Search     SearchStatus
+	// Peers is what goes over the links to other nodes, by name; empty when alone.
+	Peers []PeerTraffic
 }
 
 // EventCounts counts engine events since the node began.

@@ -13,6 +13,13 @@ var (
 	descSlots      = desc("kvcluster_slots", "Slots that lost events, or whose copy on this node may not be read.", "state")
 	descChanges    = desc("kvcluster_layout_changes", "Layout changes under way.")
 
+	descLinkUp      = desc("kvcluster_link_up", "1 when frames can be sent to the peer.", "peer")
+	descLinkBytes   = desc("kvcluster_link_bytes_total", "Payload bytes of the link but calls: frames, fills and control, without what link and TCP add.", "peer", "direction")
+	descFwdFrames   = desc("kvcluster_forwarded_frames_total", "Frames of streams sent to the peer for its copies.", "peer")
+	descFwdBlocks   = desc("kvcluster_forwarded_blocks_total", "Blocks that stores in these frames have.", "peer")
+	descFwdBytes    = desc("kvcluster_forwarded_bytes_total", "Bytes of these frames, removals included; over the blocks: what a new block costs.", "peer")
+	descFilledBytes = desc("kvcluster_fill_bytes_total", "Bytes sent to fill copies of the peer.", "peer")
+
 	descReads        = desc("kvcluster_reads_total", "Questions by where they were answered: here for this node's clients, by calls to others, here for others.", "where")
 	descReadsFailed  = desc("kvcluster_read_calls_failed_total", "Calls to other owners without a usable answer.", "reason")
 	descServedFailed = desc("kvcluster_served_reads_failed_total", "Calls of others that were not answered.", "reason")
@@ -43,6 +50,17 @@ func (c *collector) cluster(e emitter, node NodeStatus) {
 	e.gauge(descSlots, float64(s.DegradedSlots), "degraded")
 	e.gauge(descSlots, float64(s.UnreadableSlots), "unreadable")
 	e.gauge(descChanges, float64(s.Changes))
+
+	for i := range node.Peers {
+		p := &node.Peers[i]
+		e.gauge(descLinkUp, boolValue(p.Up), p.Peer)
+		e.counter(descLinkBytes, p.BytesOut, p.Peer, "out")
+		e.counter(descLinkBytes, p.BytesIn, p.Peer, "in")
+		e.counter(descFwdFrames, p.Frames, p.Peer)
+		e.counter(descFwdBlocks, p.Blocks, p.Peer)
+		e.counter(descFwdBytes, p.Bytes, p.Peer)
+		e.counter(descFilledBytes, p.FillBytes, p.Peer)
+	}
 
 	e.counter(descReads, r.Local, "local")
 	e.counter(descReads, r.Calls, "remote")

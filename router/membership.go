@@ -67,6 +67,20 @@ type MoveStatus struct {
 	Drop      string // "" = nobody goes
 }
 
+// PeerTraffic counts what goes between this node and another since this one began. Bytes
+// are payloads, without what link and TCP add and without repetitions.
+type PeerTraffic struct {
+	Peer string
+	Up   bool // something can be sent to it now
+	// All payloads of the link but calls: frames, fills and control, and the same of the
+	// other direction.
+	BytesOut, BytesIn uint64
+	// Frames of streams, for copies that are open there, the blocks that stores in them
+	// have, and their bytes, removals included: Bytes/Blocks is the cost of a new block.
+	Frames, Blocks, Bytes uint64
+	FillBytes             uint64 // of copies that were filled
+}
+
 // ClusterStatus is the state of the cluster in short, for /status and /metrics. The zero
 // value is that of a node that is its whole cluster.
 type ClusterStatus struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/control"
@@ -209,6 +210,20 @@ func (b *clusterBackend) Status() router.NodeStatus {
 		}
 	}
 	c.ID = cmp.Or(c.ID, "-")
-	out.Cluster = c
+	out.Cluster, out.Peers = c, b.peers()
+	return out
+}
+
+// peers joins what fan-out and links count of the same peers.
+func (b *clusterBackend) peers() (out []router.PeerTraffic) {
+	sent := b.m.Fanout().Stats().Peers
+	for name, l := range b.m.Links() {
+		f := sent[name]
+		out = append(out, router.PeerTraffic{
+			Peer: name, Up: l.Up, BytesOut: l.BytesOut, BytesIn: l.BytesIn,
+			Frames: f.Frames, Blocks: f.Blocks, Bytes: f.Bytes, FillBytes: f.FillBytes,
+		})
+	}
+	slices.SortFunc(out, func(x, y router.PeerTraffic) int { return cmp.Compare(x.Peer, y.Peer) })
 	return out
 }
