@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -169,9 +170,11 @@ func (w *world) judge(a answer, i int, from []since, began time.Time) {
 	}
 	t.judged.Add(1)
 	anyMoving, anyRow := false, false
+	latest := w.latest.view()
 	for k, e := range w.engines {
 		least, most, moving := e.bounds(from[k].state, i)
-		_, id, ok := lifeIn(a.view, e.id)
+		// A life ends for everybody with its entry in the log, also for who is behind.
+		_, id, ok := lifeIn(latest, e.id)
 		if !ok || id != from[k].life || a.Partial {
 			least = [2]int{}
 		}
@@ -194,6 +197,34 @@ func (w *world) judge(a answer, i int, from []since, began time.Time) {
 			t.rows.Add(1)
 		}
 	}
+}
+
+// processes are those that were started, for everybody who looks.
+type processes struct {
+	mu struct {
+		sync.Mutex
+		all []*process
+	}
+}
+
+func (s *processes) add(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.all = append(s.mu.all, p)
+}
+
+// view returns the latest view that any process has ever applied.
+func (s *processes) view() (latest *state.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.mu.all {
+		if p.serves.Load() {
+			if v := p.member.Node().View(); latest == nil || v.Index > latest.Index {
+				latest = v
+			}
+		}
+	}
+	return latest
 }
 
 func (l life) String() string { return fmt.Sprintf("slot %d of life %d", l.slot, l.id) }

@@ -128,6 +128,7 @@ func (n *node) start(found bool) error {
 		return err
 	}
 	p.member = m
+	w.latest.add(p)
 	n.process = p
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop = cancel

@@ -60,6 +60,7 @@ type world struct {
 	faults  atomic.Int64   // frames that an index refused
 	counts  Counts
 	tally   tally
+	latest  processes
 
 	mu struct {
 		sync.Mutex
