@@ -30,10 +30,11 @@
 //
 // Some batches carry a marker for each partition. The state after such a batch counts as
 // acknowledged when, at one moment of virtual time in which nothing runs, every running
-// node shows the marker for every partition that it may answer for, or is about to, or says
-// that it cannot read that copy, or has been out of reach of the reader for longer than a session
-// lives; and knows the life of the slot, or has missed it for longer than a map may be
-// old. So a node that keeps on answering after it was cut off is found out.
+// node shows the marker for every partition that it may answer for, or is about to, or has
+// been out of reach of the reader for longer than a session lives; and knows the life of
+// the slot, or has missed it for longer than a map may be old. So a node that keeps on
+// answering after it was cut off is found out. That a copy cannot be read does not count
+// alone: what opens it may be under way, and then what comes behind that is waited for.
 //
 // A life that ended ends its claims: the lower bound begins again with the next
 // acknowledged state. The upper bound does not.

@@ -54,7 +54,8 @@ func (w *world) everywhere(v *state.View, e *engine) bool {
 			case !own.Ready(p, n.name) && !slices.Contains(own.Receivers(p), n.name) && !slices.Contains(v.Receivers(p), n.name):
 			case n.shows(indexer.Slot(l.slot), e.mark.markers[p]):
 				shown[p] = true
-			case n.unreadable(own, l, p), w.net.silence(reader, n.name) > sessionOver:
+			case w.net.silence(reader, n.name) > sessionOver:
+			case w.net.silence(n.name, reader) > sessionOver && n.unreadable(own, l, p):
 			default:
 				return false
 			}

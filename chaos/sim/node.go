@@ -37,6 +37,7 @@ type node struct {
 	name     string
 	serverID string
 	disk     *memory.Disk
+	leaving  bool        // it has been told to leave
 	left     bool        // it has left, and comes back only when told to
 	removed  atomic.Bool // by an operator, while it was down: its disk is not used again
 	*process             // the latest one
@@ -186,7 +187,7 @@ func (n *node) reap() {
 	case n.killed.Load():
 	case n.told && (n.err == nil || errors.Is(n.err, context.Canceled)):
 	case errors.Is(n.err, control.ErrRemoved):
-		n.left = true
+		n.left = n.leaving
 		n.w.logf("%s has been removed from the cluster and ended", n.name)
 	default:
 		n.w.fail("node %s ended by itself: %v", n.name, n.err)

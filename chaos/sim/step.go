@@ -147,6 +147,7 @@ func (w *world) leave(s *Step) {
 		return
 	}
 	w.logf("%s is to leave, asked at %s", n.name, at.name)
+	n.leaving = true
 	w.background(5*time.Second, at, func(ctx context.Context, p *process) error {
 		return p.member.BeginLeave(ctx, n.name)
 	}, func(err error) { w.logf("leave of %s: %v", n.name, err) })
@@ -184,7 +185,7 @@ func (w *world) restart(n *node) {
 	} else {
 		w.logf("%s starts", n.name)
 	}
-	n.left = false
+	n.left, n.leaving = false, false
 	if err := n.start(false); err != nil {
 		w.fail("start %s: %v", n.name, err)
 	}

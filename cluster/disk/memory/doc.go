@@ -15,7 +15,7 @@
 // # A killed process
 //
 // Kill ends a Folder at once: its reads and writes fail with ErrKilled. Only the term is
-// taken without effect, because raft panics when it cannot write one, and here that would
-// be the end of the simulation instead of one process. So cut the process off from its
+// taken without effect, and entries of the log can be read, because raft panics when it
+// cannot, and here that would be the end of the simulation instead of one process. So cut the process off from its
 // network before Kill, and stop its raft after it.
 package memory

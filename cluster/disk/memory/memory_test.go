@@ -267,6 +267,9 @@ func TestKillInTheMiddle(t *testing.T) {
 			if _, err := s.Log.LastIndex(); !errors.Is(err, ErrKilled) {
 				t.Errorf("a dead process reads: %v", err)
 			}
+			if err := s.Log.GetLog(2, &raft.Log{}); err != nil {
+				t.Errorf("an entry that a dead process is about to apply: %v", err)
+			}
 			if err := s.Stable.SetUint64([]byte("CurrentTerm"), 9); err != nil {
 				t.Errorf("the term of a dead process: %v", err)
 			}

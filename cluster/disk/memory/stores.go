@@ -24,16 +24,18 @@ func (s logStore) LastIndex() (i uint64, err error) {
 	return i, err
 }
 
-// GetLog implements raft.LogStore.
+// GetLog implements raft.LogStore. A killed process can still read what is there: raft
+// panics when it cannot read an entry that it is about to apply.
 func (s logStore) GetLog(index uint64, log *raft.Log) error {
-	return s.f.read(func(c *content) error {
-		l, ok := c.logs[index]
-		if !ok {
-			return raft.ErrLogNotFound
-		}
-		*log = l
-		return nil
-	})
+	d := s.f.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, ok := d.mu.logs[index]
+	if !ok {
+		return raft.ErrLogNotFound
+	}
+	*log = l
+	return nil
 }
 
 // StoreLog implements raft.LogStore.
