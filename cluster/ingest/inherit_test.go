@@ -176,6 +176,31 @@ func TestInherit(t *testing.T) {
 	})
 }
 
+// A node that read the source before asked for a new life, and gets it when this one goes
+// on with the old one already: the new one is filled from the oldest batch, and not from
+// where the stream has come to.
+func TestLifeEndedElsewhere(t *testing.T) {
+	runEstate(t, nil, func(w *world, x *estate) {
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		grow(e, 0, 5)
+		w.wait(2 * time.Second)
+		life := w.life("w1", 0)
+		x.move(func() { e.publish(batch(store("", "xyz"))) })
+		equal(t, "life", w.life("w1", 0), life)
+		w.NewLife("w1", 0, life, func(err error) { equal(t, "new life", err, nil) })
+		w.settle()
+		if w.life("w1", 0) == life {
+			t.Fatal("no new life")
+		}
+		w.want("abcde", 5, "xyz", 3)
+		e.publish(batch(remove("xyz")))
+		w.settle()
+		w.want("abcde", 5, "xyz", 2)
+		equal(t, "lives asked for here", w.lives, 1)
+	})
+}
+
 // Whatever is missing of the proof or of the estate, the slot starts over: nothing of
 // the old life is credited, and what the engine can replay is.
 func TestNotInherited(t *testing.T) {

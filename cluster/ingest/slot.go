@@ -86,6 +86,8 @@ func (sl *slot) adopt(r catalog.Rank) {
 		sl.takeOver(r)
 		return
 	}
+	// Another node asked for it, when it read this source: what came before is in no life.
+	foreign := sl.reg.Life != 0 && !sl.waiting
 	if sl.reg.Life != 0 {
 		sl.wipe()
 		sl.retired()
@@ -99,6 +101,11 @@ func (sl *slot) adopt(r catalog.Rank) {
 	sl.heir = inherited{token: sl.heir.token + 1, why: sl.heir.why}
 	sl.tr = sl.newTranslator()
 	sl.drain()
+	for _, st := range s.streams {
+		if foreign && st.feeds(sl) {
+			st.rebase(restarted, "another node ended the life", 0)
+		}
+	}
 }
 
 func (sl *slot) newTranslator() translate.Interface {
