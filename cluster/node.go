@@ -43,6 +43,9 @@ type Spread struct {
 	Owner    Owner
 	Takeover ingest.Takeover     // nil = slots that others wrote start over
 	Cursor   func(ingest.Cursor) // tells owners how far a slot has come
+	// Quiet, if set, is called at the end, when ingest has written its last frame and the
+	// fan-out and the owner still work.
+	Quiet func()
 }
 
 // Fanout sends the frames of this node's ingest to every receiver (package fanout).
@@ -166,7 +169,11 @@ func (n *Node) Run(ctx context.Context) error {
 	ended := make(chan error, 3)
 	go func() {
 		defer stopParts()
-		ended <- n.ingest.Run(reading)
+		err := n.ingest.Run(reading)
+		if sp := n.deps.Spread; sp != nil && sp.Quiet != nil {
+			sp.Quiet()
+		}
+		ended <- err
 	}()
 	if sp := n.deps.Spread; sp != nil {
 		running = 3

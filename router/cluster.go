@@ -59,6 +59,11 @@ type Cluster interface {
 	// member and catalog.ErrConflict for a refusal, with what to do about it.
 	Leave(ctx context.Context, name string) error
 	Remove(ctx context.Context, name string, force bool) error
+
+	// Snapshot writes the copies of this node to its disk and returns when they are there.
+	// The error wraps catalog.ErrConflict when there is no folder for it, or another one is
+	// being written.
+	Snapshot(ctx context.Context) (SnapshotResult, error)
 }
 
 // Reasons of Cluster.Ready that clients of other indexers know.

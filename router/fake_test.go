@@ -28,6 +28,7 @@ type fakeCluster struct {
 	refuse   error
 	members  []MemberStatus
 	shards   ShardsStatus
+	snapshot SnapshotResult
 	removed  []string // "leave a", "remove b", "force b"
 	member   error    // returned by Leave and Remove
 	status   NodeStatus
@@ -144,6 +145,8 @@ func (f *fakeCluster) Status() NodeStatus { return f.status }
 func (f *fakeCluster) Members() []MemberStatus { return f.members }
 
 func (f *fakeCluster) Shards() ShardsStatus { return f.shards }
+
+func (f *fakeCluster) Snapshot(context.Context) (SnapshotResult, error) { return f.snapshot, f.member }
 
 func (f *fakeCluster) Leave(_ context.Context, name string) error {
 	f.removed = append(f.removed, "leave "+name)

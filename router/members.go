@@ -95,6 +95,22 @@ func (c *call) removeMember() error {
 	return c.ok(http.StatusOK)
 }
 
+// snapshot serves POST /snapshot.
+func (c *call) snapshot() error {
+	res, err := c.router.cluster.Snapshot(c.r.Context())
+	if err != nil {
+		return err
+	}
+	b := appendStringField(append(c.out[:0], '{'), "path", res.Path)
+	b = appendUintField(b, "bytes", uint64(res.Bytes))
+	b = appendUintField(b, "slots", uint64(res.Slots))
+	b = appendUintField(b, "copies", uint64(res.Copies))
+	b = appendUintField(b, "held_blocks", res.Blocks)
+	c.out = append(appendFloatField(b, "seconds", res.Took.Seconds()), '}')
+	c.json(http.StatusOK, c.out)
+	return nil
+}
+
 // queryBool reads a query parameter: absent is false, empty is true.
 func queryBool(v url.Values, name string) (bool, error) {
 	if !v.Has(name) {

@@ -123,3 +123,13 @@ type SearchStatus struct {
 	LeaseFailed                   uint64 // renewals of the lease that failed
 	HedgeDelay                    time.Duration
 }
+
+// SnapshotResult says what Cluster.Snapshot has written.
+type SnapshotResult struct {
+	Path   string
+	Bytes  int64
+	Slots  int
+	Copies int    // of slots' partitions
+	Blocks uint64 // held in them, once for every copy
+	Took   time.Duration
+}

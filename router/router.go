@@ -81,6 +81,7 @@ func (r *Router) mount() {
 	add(route{path: "/members/{name}", delete: (*call).removeMember})
 	add(route{path: "/members/{name}/leave", post: (*call).leaveMember})
 	add(route{path: "/shards", get: (*call).shards})
+	add(route{path: "/snapshot", post: (*call).snapshot})
 	add(route{path: "/services", get: (*call).services})
 	add(route{path: "/global_view", get: (*call).globalView})
 	if r.cfg.TestEndpoints {

@@ -39,7 +39,11 @@ type Config struct {
 	Heartbeat   time.Duration // of raft
 	Grace       time.Duration // from dead to gone
 	Settle      time.Duration // after an arrival, until copies for balance begin
-	Logger      *slog.Logger  // nil = discard
+	// Dir is the folder for the snapshot of this node's copies, "" = none is kept.
+	// SnapshotEvery is how often one is written, 0 = at the end and when asked for.
+	Dir           string
+	SnapshotEvery time.Duration
+	Logger        *slog.Logger // nil = discard
 }
 
 // Gossip is package gossip as far as a member needs it.

@@ -35,6 +35,8 @@ type Member struct {
 	control *control.Control
 	search  *search.Search
 	node    *cluster.Node
+	saving  saving
+	began   time.Time // this node's part in reading and owning
 }
 
 // New returns a member that does nothing until Run.
@@ -45,7 +47,9 @@ func New(cfg Config, deps Deps) (*Member, error) {
 	if deps.Links == nil || deps.Network == nil || deps.Raft == nil || deps.Gossip == nil || deps.OpenIndex == nil || deps.Stores.Log == nil {
 		return nil, errors.New("member: links, network, raft transport, stores, gossip and index are required")
 	}
-	return &Member{cfg: cfg, deps: deps, log: cfg.Logger.With("component", "member", "node", cfg.Self.Name)}, nil
+	m := &Member{cfg: cfg, deps: deps, log: cfg.Logger.With("component", "member", "node", cfg.Self.Name)}
+	m.saving.kept = make(chan struct{})
+	return m, nil
 }
 
 // handler gives what comes over links to its halves.
@@ -62,7 +66,7 @@ func (m *Member) Run(ctx context.Context, serve func(ctx context.Context) error)
 			err = errors.Join(err, fmt.Errorf("close %s: %w", what, cerr))
 		}
 	}
-	m.index, err = m.deps.OpenIndex(func(h indexer.Header, err error) { m.owner.OnFault(h, err) })
+	m.index, err = m.deps.OpenIndex(m.onFault)
 	if err != nil {
 		return err
 	}
@@ -70,6 +74,10 @@ func (m *Member) Run(ctx context.Context, serve func(ctx context.Context) error)
 	if err := m.makeParts(); err != nil {
 		return err
 	}
+	if err := m.load(ctx); err != nil {
+		return err
+	}
+	defer m.saving.loaded.Close()
 	g := newGroup(ctx)
 	defer func() { err = errors.Join(err, g.stop()) }()
 
@@ -106,12 +114,17 @@ func (m *Member) Run(ctx context.Context, serve func(ctx context.Context) error)
 	if err := m.awaitMembership(g.ctx); err != nil {
 		return errors.Join(g.cause(), err)
 	}
+	if err := m.keep(g.ctx); err != nil {
+		return errors.Join(g.cause(), err)
+	}
+	m.began = time.Now()
 	if err := m.makeNode(); err != nil {
 		return err
 	}
 	g.run("search", m.search.Run)
 	g.onStop("searchers", func() error { m.search.Close(); return nil })
 	g.run("node", m.node.Run)
+	g.run("snapshots", m.saveEvery)
 	g.run("serve", serve)
 	<-g.ctx.Done()
 	return nil
@@ -153,7 +166,7 @@ func (m *Member) makeParts() error {
 	}
 	h.Owner, h.Fanout = m.owner, m.fanout
 	for method, fn := range m.owner.Methods() {
-		m.hub.Handle(method, fn)
+		m.hub.Handle(method, m.whenKept(fn))
 	}
 	m.hub.Handle(copywire.MethodRefill, func(_ context.Context, peer string, req []byte) ([]byte, error) {
 		header, err := copywire.DecodeRefill(req)
@@ -184,7 +197,7 @@ func (m *Member) makeNode() (err error) {
 	m.node, err = cluster.New(cluster.Config{Name: name, Ingest: m.cfg.Ingest}, cluster.Deps{
 		Log: m.control, Index: m.index, Network: m.deps.Network, Logger: m.cfg.Logger,
 		Spread: &cluster.Spread{
-			Fanout: m.fanout, Owner: m.owner, Takeover: &takeover{m: m, room: make(chan struct{}, adoptAtOnce)},
+			Fanout: m.fanout, Owner: m.owner, Takeover: &takeover{m: m, room: make(chan struct{}, adoptAtOnce)}, Quiet: m.saveLast,
 			Cursor: func(c ingest.Cursor) {
 				m.fanout.AppendCursor(copywire.Cursor{
 					SlotLife: copywire.SlotLife{Group: c.Group, Slot: c.Slot, Life: c.Life}, Tenure: c.Tenure, Sequence: c.Sequence, Digest: c.Digest,
@@ -240,7 +253,7 @@ func (m *Member) broken(ctx context.Context, peer string, h indexer.Header) erro
 
 // flushLocal waits until what this node's ingest has written is applied.
 func (m *Member) flushLocal(ctx context.Context, _ indexer.GroupID, _ indexer.Slot) error {
-	if m.node == nil {
+	if m.node == nil || m.saving.quiet.Load() {
 		return nil
 	}
 	return m.node.Ingest().Flush(ctx)

@@ -12,6 +12,7 @@ import (
 	"github.com/kvcluster/kvcluster/cluster/ingest"
 	"github.com/kvcluster/kvcluster/cluster/ingest/translate"
 	"github.com/kvcluster/kvcluster/cluster/owner"
+	"github.com/kvcluster/kvcluster/cluster/state"
 	"github.com/kvcluster/kvcluster/indexer"
 )
 
@@ -37,15 +38,51 @@ func (t *takeover) Adopt(group indexer.GroupID, slot indexer.Slot, life, tenure 
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), adoptTimeout)
 		defer cancel()
-		select {
-		case t.room <- struct{}{}:
-			defer func() { <-t.room }()
-		case <-ctx.Done():
-			done(ingest.Inheritance{}, ctx.Err())
-			return
+		l := copywire.SlotLife{Group: group, Slot: slot, Life: life}
+		for {
+			in, err := t.once(ctx, l, tenure)
+			if !errors.Is(err, errAbsent) || !t.m.wait(ctx, askAgain) {
+				done(in, err)
+				return
+			}
 		}
-		done(t.adopt(ctx, copywire.SlotLife{Group: group, Slot: slot, Life: life}, tenure))
 	}()
+}
+
+// errAbsent: owners that may have more of a slot do not answer, and may only not have
+// started yet.
+var errAbsent = errors.New("owners cannot be reached")
+
+const (
+	// When all nodes of a cluster are started, this one may be the first. Until absentWait
+	// after its start it waits for all owners, since one of them may be further; until
+	// lostWait for those without whom a part of the slot is nowhere. askAgain is how often
+	// it looks.
+	absentWait = 4 * time.Second
+	lostWait   = 15 * time.Second
+	askAgain   = 200 * time.Millisecond
+)
+
+// wait reports that the time is over, and not ctx.
+func (m *Member) wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (t *takeover) once(ctx context.Context, l copywire.SlotLife, tenure uint64) (ingest.Inheritance, error) {
+	select {
+	case t.room <- struct{}{}:
+		defer func() { <-t.room }()
+	case <-ctx.Done():
+		return ingest.Inheritance{}, ctx.Err()
+	}
+	return t.adopt(ctx, l, tenure)
 }
 
 func (t *takeover) adopt(ctx context.Context, l copywire.SlotLife, tenure uint64) (in ingest.Inheritance, err error) {
@@ -153,10 +190,20 @@ type best struct {
 	label copywire.Label
 }
 
-// choose takes, for every partition, the copy with the highest label among its owners.
+// choose takes, for every partition, the copy with the highest label. Whether the log
+// calls its owner ready does not matter: a label is only given to a copy that is whole up
+// to it, and after a restart of all nodes nobody is ready.
 func (t *takeover) choose(found map[string]labels) ([]best, error) {
 	v := t.m.control.View()
 	out := make([]best, len(v.Owners))
+	young := time.Since(t.m.began)
+	for _, owners := range v.Owners {
+		for _, o := range owners {
+			if _, ok := found[o.Name]; !ok && young < absentWait {
+				return nil, fmt.Errorf("%w: %s", errAbsent, o.Name)
+			}
+		}
+	}
 	names := make([]string, 0, len(found))
 	for name := range found {
 		names = append(names, name)
@@ -175,18 +222,29 @@ func (t *takeover) choose(found map[string]labels) ([]best, error) {
 	for p := range out {
 		for _, name := range names {
 			x, ok := found[name].copies[indexer.PartitionID(p)]
-			if !ok || !v.Ready(uint32(p), name) {
+			if !ok {
 				continue
 			}
 			if b := &out[p]; b.node == "" || x.Tenure > b.label.Tenure || x.Tenure == b.label.Tenure && x.Sequence > b.label.Sequence {
 				*b = best{name, x}
 			}
 		}
+		if out[p].node == "" && young < lostWait && missing(v.Owners[p], found) {
+			return nil, fmt.Errorf("%w: partition %d", errAbsent, p)
+		}
 		if out[p].node == "" {
 			return nil, fmt.Errorf("no complete copy of partition %d can be reached", p)
 		}
 	}
 	return out, nil
+}
+
+// missing reports that some owner has not said what it has.
+func missing(owners []state.Owner, found map[string]labels) bool {
+	return slices.ContainsFunc(owners, func(o state.Owner) bool {
+		_, ok := found[o.Name]
+		return !ok
+	})
 }
 
 // dump gets the content of the chosen copies.

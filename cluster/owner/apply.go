@@ -152,6 +152,7 @@ func (w *worker) beginFill(ctx context.Context, g *group, sl *slot, r *record, h
 			return false, err
 		}
 	}
+	sl.outdate(h.Tenure)
 	r.state.Store(makeState(filling, w.id, 0) | written)
 	return true, nil
 }
@@ -234,6 +235,16 @@ func (o *Owner) noteCursor(sl *slot, c copywire.Cursor) {
 		o.count.ignored[ignoredTenure].Add(1)
 	default:
 		sl.mu.cursor = c
+	}
+}
+
+// outdate forgets the cursor of an earlier tenure: what a later one fills may not be as
+// far, since it was the best that could be reached.
+func (sl *slot) outdate(tenure uint64) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.mu.cursor.Tenure < tenure {
+		sl.mu.cursor = copywire.Cursor{}
 	}
 }
 

@@ -44,6 +44,8 @@ func (o *Owner) BeginLocal(l copywire.SlotLife, tenure uint64, p indexer.Partiti
 	if r == nil {
 		return false
 	}
+	_, sl := o.table.slot(l.Group, l.Slot)
+	sl.outdate(tenure)
 	r.state.Store(makeState(filling, localCarrier, 0) | written)
 	return true
 }

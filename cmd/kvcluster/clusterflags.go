@@ -27,6 +27,8 @@ type clusterFlags struct {
 	Replicas   int           `help:"Owners of every partition, for a cluster that is founded." default:"2" group:"cluster"`
 	StaleReads string        `help:"What to do with a query when this node cannot prove that its map is current: answer and mark it, or refuse." enum:"mark,refuse" default:"mark" group:"cluster"`
 	Grace      time.Duration `help:"After being dead for so long, a node's copies are made elsewhere." default:"60s" group:"cluster"`
+
+	SnapshotEvery time.Duration `help:"How often this node's copies are written to --data, so that they outlive a restart of all nodes; 0 = never (still at the end of the process, and by kvcluster snapshot)." default:"5m" group:"cluster"`
 }
 
 // apply fills the node's configuration; seeds are members to join.
@@ -44,7 +46,7 @@ func (f *clusterFlags) apply(cfg *node.Config, seeds []string) error {
 	c := &node.ClusterConfig{
 		Data: f.Data, Label: f.Cluster, Host: f.Host, Gossip: f.Gossip, Raft: f.Raft, Link: f.Link, Key: key,
 		Zone: f.Zone, Weight: f.Weight, Replicas: f.Replicas, RefuseStale: f.StaleReads == "refuse", Grace: f.Grace,
-		Seeds: seeds,
+		Seeds: seeds, SnapshotEvery: f.SnapshotEvery,
 	}
 	cfg.Cluster = c
 	return nil

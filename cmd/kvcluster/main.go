@@ -35,6 +35,7 @@ type commands struct {
 	Serve      serveCmd      `cmd:"" help:"Run a node: ingest engine events, index them, answer queries."`
 	Join       joinCmd       `cmd:"" help:"Run a node as a member of a cluster: one address of a member is enough."`
 	Members    membersCmd    `cmd:"" help:"List the nodes of the cluster."`
+	Snapshot   snapshotCmd   `cmd:"" help:"Have a node write its copies to disk."`
 	Shards     shardsCmd     `cmd:"" help:"Show which node has which partitions, and changes under way."`
 	Leave      leaveCmd      `cmd:"" help:"Have a node give away what it has and go."`
 	Remove     removeCmd     `cmd:"" help:"Declare a dead node gone for good."`

@@ -103,6 +103,11 @@ func (b *backend) Leave(_ context.Context, name string) error {
 // Remove implements router.Cluster.
 func (b *backend) Remove(ctx context.Context, name string, _ bool) error { return b.Leave(ctx, name) }
 
+// Snapshot implements router.Cluster.
+func (b *backend) Snapshot(context.Context) (router.SnapshotResult, error) {
+	return router.SnapshotResult{}, fmt.Errorf("%w: this node has no data folder; start it with --data", catalog.ErrConflict)
+}
+
 // Streams implements router.Cluster.
 func (b *backend) Streams() []router.StreamStatus {
 	now := time.Now()

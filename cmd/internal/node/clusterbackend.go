@@ -149,6 +149,15 @@ func (b *clusterBackend) Remove(ctx context.Context, name string, force bool) er
 	return memberError(b.m.Control().Remove(ctx, name, force))
 }
 
+// Snapshot implements router.Cluster.
+func (b *clusterBackend) Snapshot(ctx context.Context) (router.SnapshotResult, error) {
+	r, err := b.m.Snapshot(ctx)
+	if errors.Is(err, member.ErrSaving) || errors.Is(err, member.ErrNoFolder) {
+		err = fmt.Errorf("%w: %w", catalog.ErrConflict, err)
+	}
+	return router.SnapshotResult{Path: r.Path, Bytes: r.Bytes, Slots: r.Slots, Copies: r.Copies, Blocks: r.Blocks, Took: r.Took}, err
+}
+
 func memberError(err error) error {
 	switch {
 	case err == nil:

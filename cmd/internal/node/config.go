@@ -61,6 +61,7 @@ type ClusterConfig struct {
 	Replicas           int
 	RefuseStale        bool
 	Grace              time.Duration // from dead to gone
+	SnapshotEvery      time.Duration // 0 = only at the end and when asked for
 	// Failure detection and lease, for tests; 0 = the defaults of the packages.
 	Probe, TServe, LinkTimeout, Heartbeat time.Duration
 }
@@ -75,6 +76,9 @@ func (c *ClusterConfig) validate() error {
 	}
 	if c.Replicas < 1 || c.Replicas > 7 {
 		errs = append(errs, fmt.Errorf("replicas is %d, must be 1 to 7", c.Replicas))
+	}
+	if c.SnapshotEvery < 0 || c.SnapshotEvery > 0 && c.SnapshotEvery < time.Second {
+		errs = append(errs, fmt.Errorf("a snapshot every %v, must be 0 (never) or at least 1s", c.SnapshotEvery))
 	}
 	if c.Grace < 0 {
 		errs = append(errs, fmt.Errorf("grace period is %v", c.Grace))
