@@ -14,9 +14,10 @@ import (
 )
 
 type benchCmd struct {
-	Oplist benchOplistCmd `cmd:"" help:"The common op list: rate, query latency and memory, beside a plain index of Go maps."`
-	Index  benchIndexCmd  `cmd:"" help:"All measures of the index with their targets: op list, lane, open-loop replay, shapes that could collapse."`
-	Child  benchChildCmd  `cmd:"" hidden:"" help:"One repetition, described on standard input."`
+	Oplist  benchOplistCmd  `cmd:"" help:"The common op list: rate, query latency and memory, beside a plain index of Go maps."`
+	Index   benchIndexCmd   `cmd:"" help:"All measures of the index with their targets: op list, lane, open-loop replay, shapes that could collapse."`
+	Cluster benchClusterCmd `cmd:"" help:"Clusters of 1, 2, 4 and 8 node processes on the same work: CPU by part, bytes on the wire, balance."`
+	Child   benchChildCmd   `cmd:"" hidden:"" help:"One repetition, described on standard input."`
 }
 
 type benchOplistCmd struct {

@@ -21,6 +21,9 @@ func TestBenchRefusesWhatCannotBeMeasured(t *testing.T) {
 		{"bench index --repeat=-1", "--repeat"},
 		{"bench index --only lame", "lame"},
 		{"bench index --trace a --traces b", "trace"},
+		{"bench cluster --nodes 0", "nodes"},
+		{"bench cluster --replicas 9", "replicas"},
+		{"bench cluster --repeat=-1", "repetitions"},
 		{"bench", "oplist"},
 	} {
 		var out, errs strings.Builder

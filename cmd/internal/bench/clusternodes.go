@@ -1,0 +1,282 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvcluster/kvcluster/cmd/internal/client"
+	"github.com/kvcluster/kvcluster/cmd/internal/node"
+)
+
+// benchNode is a node process.
+type benchNode struct {
+	name, log, url, pprof string
+	cmd                   *exec.Cmd
+	http                  *client.Client
+	ended                 chan struct{}
+	err                   error // after ended is closed
+}
+
+// nodeStart bounds the start of one process, clusterReady that of all.
+const (
+	nodeStart    = 30 * time.Second
+	clusterReady = 60 * time.Second
+)
+
+// startCluster starts n nodes in dir and waits until all partitions have their owners.
+// The nodes that it returns are to be stopped, also after an error.
+func startCluster(ctx context.Context, c *ClusterConfig, dir string, n int, profile bool) (nodes []*benchNode, err error) {
+	seed := ""
+	for i := range n {
+		name := fmt.Sprintf("n%d", i+1)
+		args := []string{"serve", "--replicas", fmt.Sprint(c.Replicas)}
+		if i > 0 {
+			args = []string{"join", seed}
+		}
+		// One thread of each kind, whatever the machine has: the same program at every size.
+		args = append(args, "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0", "--listen", "127.0.0.1:0",
+			"--name", name, "--cluster", "bench", "--lanes", "1", "--loops", "1", "--io-threads", "1",
+			"--data", filepath.Join(dir, name), "--address-file", filepath.Join(dir, name+".address"))
+		b := &benchNode{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+		if profile {
+			if b.pprof, err = freePort(); err != nil {
+				return nodes, err
+			}
+			args = append(args, "--pprof", b.pprof)
+		}
+		if err := b.start(c.Command, args); err != nil {
+			return nodes, err
+		}
+		nodes = append(nodes, b)
+		if err := b.awaitServing(ctx, filepath.Join(dir, name+".address")); err != nil {
+			return nodes, err
+		}
+		if i == 0 {
+			if seed, err = node.GossipAddress(filepath.Join(dir, name)); err != nil {
+				return nodes, err
+			}
+		}
+	}
+	return nodes, await(ctx, clusterReady, func() error { return balanced(ctx, nodes, min(c.Replicas, n)) })
+}
+
+// freePort returns a loopback address that was free a moment ago.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("port for profiles: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+func (b *benchNode) start(command, args []string) error {
+	out, err := os.Create(b.log)
+	if err != nil {
+		return fmt.Errorf("log of node %s: %w", b.name, err)
+	}
+	defer out.Close()
+	words := append(append([]string(nil), command...), args...)
+	b.cmd = exec.Command(words[0], words[1:]...)
+	b.cmd.Stdout, b.cmd.Stderr = out, out
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := b.cmd.Start(); err != nil {
+		return fmt.Errorf("start node %s: %w", b.name, err)
+	}
+	go func() {
+		b.err = b.cmd.Wait()
+		close(b.ended)
+	}()
+	return nil
+}
+
+// awaitServing waits for the file in which a node writes its HTTP address.
+func (b *benchNode) awaitServing(ctx context.Context, file string) error {
+	return await(ctx, nodeStart, func() error {
+		if err := b.alive(); err != nil {
+			return final{err}
+		}
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("node %s does not serve yet: %w", b.name, err)
+		}
+		b.url = "http://" + string(raw)
+		b.http, err = client.New(b.url, 30*time.Second)
+		return err
+	})
+}
+
+// alive returns an error with the end of the log when the process has ended.
+func (b *benchNode) alive() error {
+	select {
+	case <-b.ended:
+		return fmt.Errorf("%w: node %s ended (%v): %s", ErrCluster, b.name, b.err, b.tail())
+	default:
+		return nil
+	}
+}
+
+func (b *benchNode) tail() string {
+	raw, err := os.ReadFile(b.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(string(bytes.TrimSpace(raw)), "\n")
+	return strings.Join(lines[max(0, len(lines)-5):], "\n")
+}
+
+// stopCluster ends all nodes at the same time.
+func stopCluster(nodes []*benchNode) {
+	var wg sync.WaitGroup
+	for _, b := range nodes {
+		wg.Go(func() {
+			_ = b.cmd.Process.Signal(os.Interrupt) // fails when it has ended: fine
+			select {
+			case <-b.ended:
+			case <-time.After(10 * time.Second):
+				_ = b.cmd.Process.Kill()
+				<-b.ended
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// balanced returns nil when every node sees all members, all partitions with so many
+// ready owners, and no change under way.
+func balanced(ctx context.Context, nodes []*benchNode, replicas int) error {
+	for _, b := range nodes {
+		if err := b.alive(); err != nil {
+			return final{err}
+		}
+		var shards struct {
+			Partitions []struct{ Owners []struct{ Ready bool } }
+			Changes    []struct{ ID uint64 }
+		}
+		var members []struct {
+			Alive      bool
+			Partitions int
+		}
+		if err := errors.Join(b.http.Get(ctx, "/shards", nil, &shards), b.http.Get(ctx, "/members", nil, &members)); err != nil {
+			return err
+		}
+		if len(members) != len(nodes) || len(shards.Changes) > 0 || len(shards.Partitions) == 0 {
+			return fmt.Errorf("%w: %s sees %d members of %d and %d changes", ErrCluster, b.name, len(members), len(nodes), len(shards.Changes))
+		}
+		for _, m := range members {
+			if !m.Alive || m.Partitions == 0 {
+				return fmt.Errorf("%w: %s sees a member without partitions", ErrCluster, b.name)
+			}
+		}
+		for i, p := range shards.Partitions {
+			ready := 0
+			for _, o := range p.Owners {
+				if o.Ready {
+					ready++
+				}
+			}
+			if ready != replicas || len(p.Owners) != replicas {
+				return fmt.Errorf("%w: %s sees %d ready owners of partition %d, want %d", ErrCluster, b.name, ready, i, replicas)
+			}
+		}
+	}
+	return nil
+}
+
+// final is an error after which waiting is no use.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
+// await asks again and again until ok returns nil. After the deadline its last error is
+// the error.
+func await(ctx context.Context, limit time.Duration, ok func() error) error {
+	deadline := time.Now().Add(limit)
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		err := ok()
+		var f final
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &f) || ctx.Err() != nil:
+			return err
+		case time.Now().After(deadline):
+			return fmt.Errorf("after %v: %w", limit, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// nodeCPU is what one process has used.
+type nodeCPU struct{ process, io time.Duration }
+
+// cpu reads the clock of the node's process, exact to the nanosecond, and the run time
+// of libzmq's I/O threads, which have names of their own.
+func (b *benchNode) cpu() (nodeCPU, error) {
+	pid := b.cmd.Process.Pid
+	var ts unix.Timespec
+	// The clock of another process: CPUCLOCK_SCHED of its id (see clock_getcpuclockid).
+	if err := unix.ClockGettime(int32(^pid<<3|2), &ts); err != nil {
+		return nodeCPU{}, fmt.Errorf("CPU clock of node %s: %w", b.name, errors.Join(err, b.alive()))
+	}
+	out := nodeCPU{process: time.Duration(ts.Nano())}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
+	if err != nil {
+		return out, err
+	}
+	for _, comm := range tasks {
+		name, err := os.ReadFile(comm)
+		if err != nil || !strings.HasPrefix(string(name), "ZMQbg/IO") {
+			continue // a thread that has ended meanwhile is none of libzmq's
+		}
+		raw, err := os.ReadFile(filepath.Join(filepath.Dir(comm), "schedstat"))
+		if err != nil {
+			return out, fmt.Errorf("I/O thread of node %s: %w", b.name, err)
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(raw), &ns); err != nil {
+			return out, fmt.Errorf("I/O thread of node %s: %q: %w", b.name, raw, err)
+		}
+		out.io += time.Duration(ns)
+	}
+	return out, nil
+}
+
+// cpuOf returns the clocks of all nodes.
+func cpuOf(nodes []*benchNode) ([]nodeCPU, error) {
+	out := make([]nodeCPU, len(nodes))
+	for i, b := range nodes {
+		var err error
+		if out[i], err = b.cpu(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// cpuSince returns the differences to an earlier look, and their sum.
+func cpuSince(now, before []nodeCPU) (each []nodeCPU, sum nodeCPU) {
+	for i := range now {
+		d := nodeCPU{now[i].process - before[i].process, now[i].io - before[i].io}
+		each = append(each, d)
+		sum.process += d.process
+		sum.io += d.io
+	}
+	return each, sum
+}
