@@ -37,8 +37,9 @@ type node struct {
 	name     string
 	serverID string
 	disk     *memory.Disk
-	leaving  bool        // it has been told to leave
-	left     bool        // it has left, and comes back only when told to
+	leaving  bool // it has been told to leave
+	left     bool // it has left, and comes back only when told to
+	removing atomic.Bool
 	removed  atomic.Bool // by an operator, while it was down: its disk is not used again
 	*process             // the latest one
 }
@@ -106,11 +107,11 @@ func (n *node) start(found bool) error {
 		Self:      state.Member{Name: n.name, ServerID: n.serverID, Boot: p.boot, Raft: n.name, Link: "link-" + n.name},
 		ClusterID: clusterID, Found: found, Partitions: w.cfg.Partitions, Replicas: w.cfg.Replicas,
 		Ingest: ingest.Config{
-			RestartBackoff: 50 * time.Millisecond, RestartBackoffMax: 200 * time.Millisecond, RetryMin: 50 * time.Millisecond, RetryMax: time.Second,
+			RestartBackoff: time.Millisecond, RestartBackoffMax: 200 * time.Millisecond, RetryMin: 50 * time.Millisecond, RetryMax: time.Second,
 			ProbeAfter: 500 * time.Millisecond, ProbeMax: 2 * time.Second, ReplayTimeout: time.Second, CursorEvery: 200 * time.Millisecond,
 			AdoptTimeout: 3 * time.Second,
 		},
-		Deadline: deadline, TServe: tServe, LinkTimeout: linkTimeout, Heartbeat: heartbeat, Grace: grace, Settle: settle, Logger: logger,
+		Deadline: deadline, TServe: tServe, LinkTimeout: linkTimeout, Heartbeat: heartbeat, Grace: grace, Settle: settle, Logger: logger, Broken: w.cfg.Broken,
 	}, member.Deps{
 		Links: w.net.mem, Network: w.net.mem, Raft: trans, Stores: stores, Gossip: talk, LowSpace: folder.LowSpace,
 		OpenIndex: func(onFault indexer.FaultHandler) (indexer.Index, error) {

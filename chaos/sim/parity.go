@@ -54,7 +54,7 @@ func (w *world) finish() {
 // revive starts the nodes that are down.
 func (w *world) revive() {
 	for _, n := range w.nodes {
-		if n.process != nil && n.gone && !n.left {
+		if n.process != nil && n.gone && !n.left && !n.removing.Load() {
 			w.restart(n)
 		}
 	}

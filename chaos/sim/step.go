@@ -169,7 +169,7 @@ func (w *world) stopOne(s *Step) {
 
 // giveBack starts a node that is down again, with its data.
 func (w *world) giveBack(s *Step) {
-	if n := pick(w.which(func(n *node) bool { return n.gone }), s.A); n != nil {
+	if n := pick(w.which(func(n *node) bool { return n.gone && !n.removing.Load() }), s.A); n != nil {
 		w.restart(n)
 	}
 }
@@ -193,12 +193,14 @@ func (w *world) restart(n *node) {
 }
 
 // replace has a node that is down removed for good. When it comes back, its disk is
-// empty.
+// empty. Only while the others are a majority: a voter that is removed with force and
+// comes back while that is pending ends at once, and takes its vote with it.
 func (w *world) replace(s *Step) {
 	n, at := pick(w.which(func(n *node) bool { return n.gone && !n.left }), s.A), pick(w.up(), s.B)
-	if n == nil || at == nil {
+	if n == nil || at == nil || 2*len(w.up()) <= len(w.view().Members) {
 		return
 	}
+	n.removing.Store(true)
 	w.logf("%s is to be removed, asked at %s", n.name, at.name)
 	w.background(5*time.Second, at, func(ctx context.Context, p *process) error {
 		return p.member.Control().Remove(ctx, n.name, true)
@@ -207,6 +209,7 @@ func (w *world) replace(s *Step) {
 		if err == nil {
 			n.removed.Store(true)
 		}
+		n.removing.Store(false)
 	})
 }
 

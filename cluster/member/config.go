@@ -1,7 +1,9 @@
 package member
 
 import (
+	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -44,6 +46,20 @@ type Config struct {
 	Dir           string
 	SnapshotEvery time.Duration
 	Logger        *slog.Logger // nil = discard
+
+	// Broken are rules to switch off, for simulations that must be able to fail: "link.",
+	// "owner.", "fanout." or "search." and the name of a mutant of that package.
+	Broken []string
+}
+
+// breakRules switches off what Broken names of a package, by its Config's Break.
+func (c *Config) breakRules(pkg string, off func(rule string) bool) error {
+	for _, name := range c.Broken {
+		if rule, ok := strings.CutPrefix(name, pkg+"."); ok && !off(rule) {
+			return fmt.Errorf("member: no rule %q can be switched off", name)
+		}
+	}
+	return nil
 }
 
 // Gossip is package gossip as far as a member needs it.

@@ -139,29 +139,34 @@ func (m *Member) makeParts() error {
 		}
 	}
 	h := &handler{}
-	var err error
-	m.hub, err = link.New(link.Config{
+	links := link.Config{
 		Name: m.cfg.Self.Name, Cluster: m.cfg.ClusterID, Boot: m.cfg.Self.Boot, Bind: m.cfg.Self.Link,
 		Timeout: m.cfg.LinkTimeout, Errors: calls, Logger: m.cfg.Logger,
-	}, m.deps.Links, h)
-	if err != nil {
-		return err
 	}
-	m.owner, err = owner.New(owner.Config{
-		Name: m.cfg.Self.Name, Index: m.index, Links: m.hub, Broken: m.broken, FlushLocal: m.flushLocal, Logger: m.cfg.Logger,
-	})
-	if err != nil {
-		return err
+	owning := owner.Config{
+		Name: m.cfg.Self.Name, Index: m.index, Broken: m.broken, FlushLocal: m.flushLocal, Logger: m.cfg.Logger,
 	}
-	m.fanout, err = fanout.New(fanout.Config{
-		Name: m.cfg.Self.Name, Boot: m.cfg.Self.Boot, Index: m.index, Owner: m.owner, Links: m.hub, Logger: m.cfg.Logger,
+	sending := fanout.Config{
+		Name: m.cfg.Self.Name, Boot: m.cfg.Self.Boot, Index: m.index, Logger: m.cfg.Logger,
 		Report: func(ctx context.Context, r state.Report) error {
 			res, err := m.control.Propose(ctx, state.Command{Report: &r})
 			return errors.Join(err, res.Err())
 		},
 		Renew: func(g indexer.GroupID, s indexer.Slot, life uint64) { m.renew(uint32(g), uint32(s), life) },
-	})
+	}
+	err := errors.Join(m.cfg.breakRules("link", links.Break), m.cfg.breakRules("owner", owning.Break), m.cfg.breakRules("fanout", sending.Break))
 	if err != nil {
+		return err
+	}
+	if m.hub, err = link.New(links, m.deps.Links, h); err != nil {
+		return err
+	}
+	owning.Links = m.hub
+	if m.owner, err = owner.New(owning); err != nil {
+		return err
+	}
+	sending.Owner, sending.Links = m.owner, m.hub
+	if m.fanout, err = fanout.New(sending); err != nil {
 		return err
 	}
 	h.Owner, h.Fanout = m.owner, m.fanout
@@ -181,9 +186,13 @@ func (m *Member) makeParts() error {
 // makeNode makes what needs the log's state.
 func (m *Member) makeNode() (err error) {
 	name := m.cfg.Self.Name
-	m.search, err = search.New(search.Config{
+	reading := search.Config{
 		Name: name, Boot: m.cfg.Self.Boot, Deadline: m.cfg.Deadline, TServe: m.cfg.TServe, StaleReads: m.cfg.StaleReads, Logger: m.cfg.Logger,
-	}, search.Deps{
+	}
+	if err := m.cfg.breakRules("search", reading.Break); err != nil {
+		return err
+	}
+	m.search, err = search.New(reading, search.Deps{
 		View: m.control.View, Index: m.index, Owner: m.owner, Call: m.hub.Call,
 		Handle: func(method string, fn func(context.Context, string, []byte) ([]byte, error)) {
 			m.hub.Handle(method, fn)

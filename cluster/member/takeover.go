@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +128,25 @@ func (t *takeover) adopt(ctx context.Context, l copywire.SlotLife, tenure uint64
 		}
 		in.Cursors = append(in.Cursors, ingest.Cursor{Group: c.Group, Slot: c.Slot, Life: c.Life, Tenure: c.Tenure, Sequence: c.Sequence, Digest: c.Digest})
 	}
+	t.retell(l, tenure, in)
 	return in, nil
+}
+
+// retell tells the owners from where the slot goes on. Those that are filled have no
+// cursor of their own or one that does not hold any more; without this they would have
+// none until the engine has proved itself, and another restart before that would cost
+// the content.
+func (t *takeover) retell(l copywire.SlotLife, tenure uint64, in ingest.Inheritance) {
+	if len(in.Cursors) == 0 {
+		return
+	}
+	low := slices.MinFunc(in.Cursors, func(a, b ingest.Cursor) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	for _, p := range in.Parts {
+		if p.Cursor < low.Sequence {
+			return // it does not hold for this one; the slot starts over
+		}
+	}
+	t.m.fanout.AppendCursor(copywire.Cursor{SlotLife: l, Tenure: tenure, Sequence: low.Sequence, Digest: low.Digest})
 }
 
 // labels are what one node has of a slot.
