@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster"
@@ -35,6 +36,10 @@ type Member struct {
 	control *control.Control
 	search  *search.Search
 	node    *cluster.Node
+
+	// life ends with Run; pending are the goroutines that end with it.
+	life    context.Context
+	pending sync.WaitGroup
 	saving  saving
 	began   time.Time // this node's part in reading and owning
 }
@@ -71,6 +76,10 @@ func (m *Member) Run(ctx context.Context, serve func(ctx context.Context) error)
 		return err
 	}
 	defer closing("index", m.index.Close)
+	life, end := context.WithCancel(context.Background())
+	m.life = life
+	defer m.pending.Wait()
+	defer end()
 	if err := m.makeParts(); err != nil {
 		return err
 	}
@@ -192,6 +201,7 @@ func (m *Member) makeNode() (err error) {
 	if err := m.cfg.breakRules("search", reading.Break); err != nil {
 		return err
 	}
+	m.control.Subscribe(m.fences())
 	m.search, err = search.New(reading, search.Deps{
 		View: m.control.View, Index: m.index, Owner: m.owner, Call: m.hub.Call,
 		Handle: func(method string, fn func(context.Context, string, []byte) ([]byte, error)) {
@@ -272,13 +282,13 @@ func (m *Member) flushLocal(ctx context.Context, _ indexer.GroupID, _ indexer.Sl
 const renewTimeout = 10 * time.Second
 
 func (m *Member) renew(group, slot uint32, life uint64) {
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), renewTimeout)
+	m.pending.Go(func() {
+		ctx, cancel := context.WithTimeout(m.life, renewTimeout)
 		defer cancel()
-		if err := m.node.Renew(ctx, group, slot, life); err != nil {
+		if err := m.node.Renew(ctx, group, slot, life); err != nil && m.life.Err() == nil {
 			m.log.Warn("a slot cannot start over yet", "group", group, "slot", slot, "life", life, "error", err)
 		}
-	}()
+	})
 }
 
 // maxDump bounds what one peer sends of one slot, in bytes.

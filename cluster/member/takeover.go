@@ -36,8 +36,8 @@ type takeover struct {
 
 // Adopt implements ingest.Takeover.
 func (t *takeover) Adopt(group indexer.GroupID, slot indexer.Slot, life, tenure uint64, done func(ingest.Inheritance, error)) {
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), adoptTimeout)
+	t.m.pending.Go(func() {
+		ctx, cancel := context.WithTimeout(t.m.life, adoptTimeout)
 		defer cancel()
 		l := copywire.SlotLife{Group: group, Slot: slot, Life: life}
 		for {
@@ -47,7 +47,7 @@ func (t *takeover) Adopt(group indexer.GroupID, slot indexer.Slot, life, tenure 
 				return
 			}
 		}
-	}()
+	})
 }
 
 // errAbsent: owners that may have more of a slot do not answer, and may only not have
@@ -320,6 +320,27 @@ func (t *takeover) awaitSessions(ctx context.Context, have map[string][]copywire
 		}
 		if up {
 			return
+		}
+	}
+}
+
+// fences returns what fences off the earlier tenures of every source that gets another
+// reader in the middle of a life (rule L3: by the log too, not only by what the new reader
+// sends). That one may be cut off from this node, and then goes on without it.
+func (m *Member) fences() func(*state.View) {
+	tenures := map[uint64]uint64{}
+	return func(v *state.View) {
+		for _, s := range v.Catalog.Sources() {
+			a := v.Assignments[s.ID]
+			if tenures[s.ID] == a.Tenure {
+				continue
+			}
+			tenures[s.ID] = a.Tenure
+			for _, r := range s.Ranks {
+				if r.Life < a.Tenure {
+					m.owner.Fence(copywire.SlotLife{Group: indexer.GroupID(s.Group.ID), Slot: indexer.Slot(r.Slot), Life: r.Life}, a.Tenure)
+				}
+			}
 		}
 	}
 }

@@ -41,6 +41,17 @@ func (o *Owner) Adopt(ctx context.Context, l copywire.SlotLife, tenure uint64) (
 	return labels, nil
 }
 
+// Fence refuses all tenures of a slot below this one from now on, and what they wrote
+// cannot be read until it is carried on under a later one. It does not wait, and does
+// nothing about a slot that is not known here.
+func (o *Owner) Fence(l copywire.SlotLife, tenure uint64) {
+	if g := at(&o.table.groups, int(l.Group)); g != nil {
+		if sl := at(&g.slots, int(l.Slot)); sl != nil && sl.life.Load() == l.Life {
+			sl.raise(tenure)
+		}
+	}
+}
+
 // Labels are the open copies of a slot here, and its last cursor. They are exact after
 // Adopt; before it, frames may be on their way to the index that they count already.
 func (o *Owner) Labels(l copywire.SlotLife) copywire.Labels {
