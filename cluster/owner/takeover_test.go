@@ -225,6 +225,30 @@ func takenFromHere(w *world) error {
 	return errors.Join(c.settled(), w.is("taken over", next, 0))
 }
 
+// fencedByTheLog: the log says that another node reads a slot, and that one is not heard of.
+func fencedByTheLog(w *world) error {
+	s := newStream(6, 10, 2)
+	w.owner.OpenLocal(s.SlotLife, 2, list(0))
+	if ok := w.localWrite(s.frame(0, 2)); !ok || w.local.Flush(context.Background()) != nil {
+		return errors.New("not written")
+	}
+	for _, other := range []copywire.SlotLife{{Group: 99, Slot: 6, Life: 10}, {Group: s.Group, Slot: s.Slot, Life: s.Life + 1}} {
+		w.owner.Fence(other, 9)
+	}
+	w.owner.Fence(s.SlotLife, 2)
+	if err := w.is("not fenced", s, 0); err != nil {
+		return err
+	}
+	w.owner.Fence(s.SlotLife, 3)
+	if w.readable(s, 0, w.owner.Mark()) || w.localWrite(s.frame(0, 1)) {
+		return errors.New("this node goes on")
+	}
+	if l := w.owner.Labels(s.SlotLife); len(l.Copies) != 1 {
+		return fmt.Errorf("the next reader finds %+v", l)
+	}
+	return nil
+}
+
 // takenToHere: this node takes over a slot that another one read.
 func takenToHere(w *world) error {
 	a, s, err := opened(w)

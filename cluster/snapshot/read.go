@@ -13,7 +13,7 @@ import (
 // returns nil: the rest of the file may be missing. Errors wrap ErrDamaged or ErrVersion,
 // or are those of the functions. It takes the memory of the largest record.
 func Read(in io.Reader, head func(Header) error, visit func(Slot) error) error {
-	r := reader{in: bufio.NewReaderSize(in, 1<<20)}
+	r := reader{in: bufio.NewReaderSize(in, 64<<10)}
 	h, err := r.head()
 	if err != nil {
 		return err
