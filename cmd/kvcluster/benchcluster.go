@@ -15,9 +15,10 @@ type benchClusterCmd struct {
 	Repeat   int     `help:"Repetitions of each size, with fresh processes." default:"3" short:"n"`
 	Blocks   int     `help:"Blocks that the mock engines store, about." default:"2000000"`
 	Workers  int     `help:"Mock engines." default:"32" env:"-"`
-	MaxRate  float64 `help:"Blocks stored and removed a second by all engines together: no more than the nodes keep up with." name:"max-block-rate" default:"400000"`
+	MaxRate  float64 `help:"Blocks stored and removed a second by all engines together: no more than the nodes keep up with." name:"max-block-rate" default:"3000000"`
 	Trace    string  `help:"Trace of requests (Mooncake JSON lines); without it one with many system prompts is generated." type:"existingfile" short:"t"`
 	NoParts  bool    `help:"Leave the profiled pass out that divides the CPU by part." name:"no-parts"`
+	Profiles string  `help:"Write the profiles of that pass into this directory, NODES-nodes-NAME.pprof (go tool pprof)." name:"cpuprofile" type:"path" placeholder:"DIR"`
 	JSON     bool    `help:"Print all runs as JSON." name:"json"`
 }
 
@@ -43,10 +44,15 @@ func (c *benchClusterCmd) Run(a *app) error {
 	}
 	cfg := bench.ClusterConfig{
 		Command: []string{self}, Nodes: c.Nodes, Replicas: c.Replicas, Repeat: c.Repeat, Blocks: c.Blocks,
-		Workers: c.Workers, Rate: c.MaxRate, Trace: c.Trace, NoParts: c.NoParts,
+		Workers: c.Workers, Rate: c.MaxRate, Trace: c.Trace, NoParts: c.NoParts, ProfileDir: c.Profiles,
 	}
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	if c.Profiles != "" {
+		if err := os.MkdirAll(c.Profiles, 0o755); err != nil {
+			return fmt.Errorf("%w: --cpuprofile: %w", errUsage, err)
+		}
 	}
 	var stop func()
 	cfg.Progress, stop = benchProgress(a.stderr)

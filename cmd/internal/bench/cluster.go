@@ -24,10 +24,17 @@ type ClusterConfig struct {
 	Trace    string // file of requests; empty = generated
 	Blocks   int    // stored blocks to aim at; default 2 million
 	Workers  int    // mock engines; default 32
-	Rate     float64
-	// NoParts leaves the further, profiled pass of each size out.
-	NoParts  bool
-	Progress func(string)
+	// Rate bounds the blocks stored and removed a second by all engines; default 3 million.
+	Rate float64
+	// Settle is for how long the layout must not have changed before anything is measured;
+	// default 7 s. Until 6 s after a layout change (fanout.Config.Linger) frames go to the
+	// replaced owners as well.
+	Settle time.Duration
+	// NoParts leaves the further, profiled pass of each size out. ProfileDir, if set, gets
+	// the profiles of that pass, one of each node.
+	NoParts    bool
+	ProfileDir string
+	Progress   func(string)
 }
 
 // SetDefaults fills in what was left at zero.
@@ -41,7 +48,10 @@ func (c *ClusterConfig) SetDefaults() {
 		}
 	}
 	if c.Rate == 0 {
-		c.Rate = 400_000
+		c.Rate = 3_000_000
+	}
+	if c.Settle == 0 {
+		c.Settle = 7 * time.Second
 	}
 }
 

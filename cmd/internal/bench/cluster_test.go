@@ -22,7 +22,7 @@ func TestClusterInItsShortForm(t *testing.T) {
 	if msg, err := exec.Command("go", "build", "-o", bin, "../../kvcluster").CombinedOutput(); err != nil {
 		t.Fatalf("build the command: %v\n%s", err, msg)
 	}
-	r, err := MeasureCluster(t.Context(), ClusterConfig{Command: []string{bin}, Nodes: []int{2}, Repeat: 1, Blocks: 60_000, Workers: 8, Rate: 200_000})
+	r, err := MeasureCluster(t.Context(), ClusterConfig{Command: []string{bin}, Nodes: []int{2}, Repeat: 1, Blocks: 60_000, Workers: 8, Rate: 200_000, Settle: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,6 +195,42 @@ func balanced(ctx context.Context, nodes []*benchNode, replicas int) error {
 	return nil
 }
 
+// settled waits until the log has said nothing new for a time d.
+func settled(ctx context.Context, nodes []*benchNode, replicas int, d time.Duration) error {
+	return await(ctx, clusterReady, func() error {
+		first, err := mapIndex(ctx, nodes)
+		if err != nil {
+			return err
+		}
+		if err := sleepFor(ctx, d); err != nil {
+			return err
+		}
+		if err := balanced(ctx, nodes, replicas); err != nil {
+			return err
+		}
+		if last, err := mapIndex(ctx, nodes); err != nil || last != first {
+			return errors.Join(err, fmt.Errorf("%w: the layout still changes", ErrCluster))
+		}
+		return nil
+	})
+}
+
+// mapIndex returns the latest layout that a node works with.
+func mapIndex(ctx context.Context, nodes []*benchNode) (index uint64, err error) {
+	for _, b := range nodes {
+		var st struct {
+			Cluster struct {
+				MapIndex uint64 `json:"map_index"`
+			}
+		}
+		if err := b.http.Get(ctx, "/status", nil, &st); err != nil {
+			return 0, err
+		}
+		index = max(index, st.Cluster.MapIndex)
+	}
+	return index, nil
+}
+
 // final is an error after which waiting is no use.
 type final struct{ error }
 

@@ -82,9 +82,8 @@ func partOf(stack []string) string {
 	return partRuntime
 }
 
-// fetchProfile takes a CPU profile of a node for so many seconds and counts its samples
-// by part.
-func fetchProfile(ctx context.Context, address string, seconds int) (map[string]int64, error) {
+// fetchProfile takes a CPU profile of a node for so many seconds.
+func fetchProfile(ctx context.Context, address string, seconds int) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", address, seconds), nil)
 	if err != nil {
 		return nil, err
@@ -101,7 +100,7 @@ func fetchProfile(ctx context.Context, address string, seconds int) (map[string]
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("profile: %s: %s", res.Status, raw)
 	}
-	return countParts(raw)
+	return raw, nil
 }
 
 // countParts counts the samples of a profile by part.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -194,14 +195,15 @@ func enter(ctx context.Context, nodes []*benchNode, fleet *fleetRun) error {
 // play has the engines play, waits until every block is where it belongs and takes the
 // CPU and the traffic of that time.
 func (r *clusterRun) play(ctx context.Context, c *ClusterConfig, nodes []*benchNode, fleet *fleetRun, profile time.Duration) error {
+	if err := settled(ctx, nodes, min(c.Replicas, len(nodes)), c.Settle); err != nil {
+		return err
+	}
 	idle, err := cpuOf(nodes)
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(idleLook):
+	if err := sleepFor(ctx, idleLook); err != nil {
+		return err
 	}
 	wireBefore, err := trafficOf(ctx, nodes)
 	if err != nil {
@@ -214,7 +216,7 @@ func (r *clusterRun) play(ctx context.Context, c *ClusterConfig, nodes []*benchN
 	_, idleSum := cpuSince(before, idle)
 	r.idle = idleSum.process
 	expected := float64(c.Blocks) / c.Rate
-	profiled := r.profile(ctx, nodes, profile)
+	profiled := r.profile(ctx, nodes, profile, c.ProfileDir)
 	start := time.Now()
 	fleet.begin()
 	select {
@@ -249,6 +251,15 @@ func (r *clusterRun) play(ctx context.Context, c *ClusterConfig, nodes []*benchN
 	return await(ctx, drain, func() error { return r.checkStreams(ctx, nodes) })
 }
 
+func sleepFor(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // applied returns nil when the indices hold so many blocks in all.
 func (r *clusterRun) applied(ctx context.Context, nodes []*benchNode, want float64) error {
 	sum := 0.0
@@ -276,7 +287,7 @@ func (r *clusterRun) applied(ctx context.Context, nodes []*benchNode, want float
 
 // profile takes a profile of all nodes at once; the function that it returns waits for
 // them.
-func (r *clusterRun) profile(ctx context.Context, nodes []*benchNode, d time.Duration) (wait func() error) {
+func (r *clusterRun) profile(ctx context.Context, nodes []*benchNode, d time.Duration, dir string) (wait func() error) {
 	if d == 0 {
 		return func() error { return nil }
 	}
@@ -287,7 +298,14 @@ func (r *clusterRun) profile(ctx context.Context, nodes []*benchNode, d time.Dur
 	all := make(chan one, len(nodes))
 	for _, b := range nodes {
 		go func() {
-			parts, err := fetchProfile(ctx, b.pprof, int(max(1, d.Seconds())))
+			raw, err := fetchProfile(ctx, b.pprof, int(max(1, d.Seconds())))
+			if err == nil && dir != "" {
+				err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d-nodes-%s.pprof", len(nodes), b.name)), raw, 0o644)
+			}
+			var parts map[string]int64
+			if err == nil {
+				parts, err = countParts(raw)
+			}
 			all <- one{parts, err}
 		}()
 	}

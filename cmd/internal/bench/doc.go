@@ -17,8 +17,17 @@
 // A Row is a name, its measures with their targets, and a function that fills a Result
 // by a bencher. To add one: write a file row<name>.go and put it into Rows.
 //
-// What it does not do: sockets, HTTP and several nodes are not in these figures; mock
-// engines against a running node are (kvcluster mock, kvcluster demo).
+// MeasureCluster is of another kind: it starts whole nodes (the command again, as serve
+// and join), lets mock engines play, and reads the clocks of the processes. The CPU of
+// the engines and of the benchmark itself is in none of its figures.
+//
+//	startCluster   n processes, all partitions owned, layout unchanged for a while
+//	play           engines publish, until the indices hold what the engines hold
+//	ask            the prompts of the trace, node by node in turn
+//	divide         a further, profiled pass: samples by functions, see clusterprofile.go
+//
+// What the rows do not do: sockets, HTTP and several nodes are only in MeasureCluster's
+// figures.
 //
 // Invariants: nothing of a repetition survives its process; what is measured is built
 // of the same packages, with the same defaults, as a node; a row with a target that
