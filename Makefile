@@ -8,6 +8,8 @@ LDFLAGS   := -s -w -X main.version=$(VERSION)
 # Packages with goroutines or threads; the others gain nothing from the race detector.
 RACE_PKGS := ./cluster/... ./indexer/... ./transport/... ./router/... ./shard/...
 SOAK      ?= 5m
+SCHEDULES ?= 20000
+SEED      ?= 1
 FUZZTIME  ?= 5s
 TRACES    ?= ../shared/traces
 
@@ -58,6 +60,9 @@ soak: setup ## answers under traffic, restarts and loss for SOAK, each within wh
 
 protocol: setup ## the models of the protocol at their larger bounds (minutes, some GB)
 	$(GO) test ./chaos/protocol -deep -timeout 2h -v -run Deep
+
+sim: setup ## clusters in virtual time under random faults, SCHEDULES of them from seed SEED on; a failure says how to run it again
+	$(GO) test ./chaos/sim -run '^TestSchedules$$' -sim.schedules=$(SCHEDULES) -sim.first=$(SEED) -timeout 24h -v
 
 bench: build ## the index on known work: op list, replay windows, shapes; JSON and chart in bench-out/
 	@mkdir -p bench-out

@@ -37,7 +37,8 @@
 // alone: what opens it may be under way, and then what comes behind that is waited for.
 //
 // A life that ended ends its claims: the lower bound begins again with the next
-// acknowledged state. The upper bound does not.
+// acknowledged state. The upper bound is that of everything since the engine began, until
+// then: the new life is filled by a replay, in public.
 //
 // # Repeating a run
 //

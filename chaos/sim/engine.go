@@ -64,6 +64,7 @@ type history struct {
 	mu struct {
 		sync.Mutex
 		states []held
+		begins []int  // states from which on a reader that begins knows everything
 		acked  int    // last state that is surely applied
 		life   uint64 // in which it was
 	}
@@ -73,6 +74,26 @@ func (h *history) begin(s held) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.states = append(h.mu.states, s)
+}
+
+// beginAnew appends the empty state, before which nobody can look back.
+func (h *history) beginAnew() {
+	h.begin(held{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.begins = append(h.mu.begins, len(h.mu.states)-1)
+}
+
+// origin returns the last state at or before one from which a replay can begin.
+func (h *history) origin(state int) (at int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, b := range h.mu.begins {
+		if b <= state {
+			at = b
+		}
+	}
+	return at
 }
 
 func (h *history) last() int {
@@ -317,7 +338,7 @@ func (e *engine) lose() {
 	e.seq++
 	e.said.Remove(e.id)
 	e.markers, e.mark = nil, nil
-	e.begin(held{})
+	e.beginAnew()
 }
 
 // forget makes the engine a new one: nothing held, nothing to replay.
@@ -325,7 +346,7 @@ func (e *engine) forget() {
 	e.markers, e.mark, e.pending = nil, nil, nil
 	e.seq = 0
 	e.said.Remove(e.id)
-	e.begin(held{})
+	e.beginAnew()
 }
 
 // restartInPlace is a restart that nobody can see at the sockets.

@@ -155,12 +155,13 @@ func (w *world) query(n *node, i int, after time.Duration) {
 			w.tally.none.Add(1)
 			return
 		}
-		w.judge(a, i, from, began)
+		w.judge(a, w.latest.view(), i, from, began)
 	})
 }
 
 // judge compares an answer with what engines held since they were at from.
-func (w *world) judge(a answer, i int, from []since, began time.Time) {
+// latest is the latest view of all.
+func (w *world) judge(a answer, latest *state.View, i int, from []since, began time.Time) {
 	t := &w.tally
 	if a.Partial {
 		t.partial.Add(1)
@@ -171,13 +172,17 @@ func (w *world) judge(a answer, i int, from []since, began time.Time) {
 	}
 	t.judged.Add(1)
 	anyMoving, anyRow := false, false
-	latest := w.latest.view()
 	for k, e := range w.engines {
 		least, most, moving := e.bounds(from[k].state, i)
 		// A life ends for everybody with its entry in the log, also for who is behind.
 		_, id, ok := lifeIn(latest, e.id)
 		if !ok || id != from[k].life || a.Partial {
 			least = [2]int{}
+		}
+		if !ok || id != from[k].life {
+			// A life that begins in the middle is filled by a replay, and goes once more through
+			// all that the engine has held.
+			_, most, _ = e.bounds(e.origin(from[k].state), i)
 		}
 		got := a.walks[e.id]
 		anyMoving = anyMoving || moving

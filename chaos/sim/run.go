@@ -14,8 +14,32 @@ type Counts struct {
 	Partial, Stale        int64
 	Judged, Moving, Rows  int64
 	Full                  int64 // scores with a lower bound above 0
-	Jobs                  uint64
+	Jobs, Takeovers       int   // layout changes, and readers that changed
 	Virtual               time.Duration
+}
+
+// Add adds up what happened in several schedules.
+func (c *Counts) Add(o Counts) {
+	if c.Steps == nil {
+		c.Steps = map[string]int{}
+	}
+	for k, n := range o.Steps {
+		c.Steps[k] += n
+	}
+	c.Batches += o.Batches
+	c.Acknowledged += o.Acknowledged
+	c.Lives += o.Lives
+	c.Jobs += o.Jobs
+	c.Takeovers += o.Takeovers
+	c.Asked += o.Asked
+	c.None += o.None
+	c.Partial += o.Partial
+	c.Stale += o.Stale
+	c.Judged += o.Judged
+	c.Moving += o.Moving
+	c.Rows += o.Rows
+	c.Full += o.Full
+	c.Virtual += o.Virtual
 }
 
 // Report is the outcome of a schedule.

@@ -55,9 +55,11 @@ type world struct {
 	boots   uint64
 	names   int
 	indexes []seenIndex
-	asks    sync.WaitGroup // queries and operators' commands
-	orders  atomic.Int64   // commands under way
-	faults  atomic.Int64   // frames that an index refused
+	lastJob uint64            // the latest layout change that was seen
+	tenures map[uint64]uint64 // by source, as seen last
+	asks    sync.WaitGroup    // queries and operators' commands
+	orders  atomic.Int64      // commands under way
+	faults  atomic.Int64      // frames that an index refused
 	counts  Counts
 	tally   tally
 	latest  processes
@@ -76,7 +78,7 @@ type seenIndex struct {
 }
 
 func newWorld(cfg Config) *world {
-	w := &world{cfg: cfg, layout: shard.Layout{Partitions: cfg.Partitions}, began: time.Now(), net: newNetwork(cfg.Seed)}
+	w := &world{cfg: cfg, layout: shard.Layout{Partitions: cfg.Partitions}, began: time.Now(), net: newNetwork(cfg.Seed), tenures: map[uint64]uint64{}}
 	w.raft, w.rumours = newRaftNet(w.net), newRumours(w.net)
 	w.rng = rand.New(rand.NewPCG(cfg.Seed, 1))
 	w.prompts = prompts(w.layout)
@@ -208,6 +210,18 @@ func (w *world) observe() {
 		return
 	}
 	now := time.Now()
+	for _, j := range v.Jobs {
+		if j.ID > w.lastJob {
+			w.lastJob = j.ID
+			w.counts.Jobs++
+		}
+	}
+	for id, a := range v.Assignments {
+		if old, ok := w.tenures[id]; ok && old != a.Tenure {
+			w.counts.Takeovers++
+		}
+		w.tenures[id] = a.Tenure
+	}
 	if n := len(w.indexes); n == 0 || w.indexes[n-1].index < v.Index {
 		w.indexes = append(w.indexes, seenIndex{v.Index, now})
 	}
