@@ -38,6 +38,19 @@ func TestMembersAndShards(t *testing.T) {
 	  "waiting_for":["a"],"copies_done":3,"copies":9,"bytes":1048576,"bytes_per_second":1000}]}`)
 }
 
+func TestSnapshot(t *testing.T) {
+	f := setup(t, Config{})
+	f.fake.snapshot = SnapshotResult{Path: "/data/copies.snap", Bytes: 1 << 40, Slots: 3, Copies: 768, Blocks: 1 << 36, Took: 1500 * time.Millisecond}
+	f.do("POST", "/snapshot", "", "").want(t, 200, `{"path":"/data/copies.snap","bytes":1099511627776,"slots":3,"copies":768,"held_blocks":68719476736,"seconds":1.5}`)
+	if a := f.get("/snapshot"); a.status != 405 {
+		t.Errorf("GET: %d %s", a.status, a.body)
+	}
+	f.fake.member = fmt.Errorf("%w: this node has no data folder", catalog.ErrConflict)
+	if a := f.do("POST", "/snapshot", "", ""); a.status != 409 || !strings.Contains(a.body, "no data folder") {
+		t.Errorf("refused: %d %s", a.status, a.body)
+	}
+}
+
 func TestLeaveAndRemove(t *testing.T) {
 	f := setup(t, Config{})
 	f.do("POST", "/members/a/leave", "", "").want(t, 202, `{"status":"leaving"}`)

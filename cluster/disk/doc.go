@@ -7,8 +7,9 @@
 //	dir/snapshots/     raft's snapshots, two are kept
 //	dir/ballast        bytes that nobody needs, to be given up when the disk is full
 //	dir/peers.json     gossip addresses seen last; a hint, may be lost
+//	dir/copies.snap    what this node held (cluster/snapshot, which alone reads and writes it)
 //
-// It stores no block and no index: those are rebuilt from the other owners. It knows
+// It stores no block and no index itself. It knows
 // nothing of the cluster's state, and it never repairs: a folder that is damaged is
 // refused with the file's name and what to do, because a server that forgets a vote or
 // an entry that it confirmed breaks the log for everybody. The way back is always the

@@ -9,8 +9,8 @@
 // It does not know which partitions this node owns, who reads which source, or whether
 // the node's map is current: writes are checked for life, tenure and openness only
 // (rule L3), reads are guarded by cluster/search. It sends nothing to other owners and
-// drops nothing by itself. It keeps nothing on disk: what a node had before it was
-// started again is gone, and its copies are closed.
+// drops nothing by itself. It writes no file: Save and Keep are its part of a snapshot
+// (cluster/snapshot), and what a node had before it was started again is closed.
 //
 // # The life of a copy
 //
@@ -19,7 +19,8 @@
 //	whole ---- Carry: it has the label that a new reader has seen --------------> open
 //	any ------ Close, a refused frame, a new session of the peer, the end of the life --> closed
 //
-// A copy is whole if it is open, or if it was when the session that carried it ended:
+// A copy is whole if it is open, or if it was when the session that carried it ended or
+// when it was saved in a snapshot (Keep):
 // it has all that its label says and nothing else. Whoever reads the slot next may dump
 // it or go on with it, but it is not read meanwhile.
 //
@@ -81,6 +82,12 @@
 // into memory, then it goes on; so the dump has what came before the fence and nothing
 // else. It waits for copywire.MethodDump, with others up to MaxDumps and DumpBytes, for
 // DumpTTL. It is forgotten with its last chunk, and with the session that asked.
+//
+// Save dumps a slot without a fence, while others write to it. It looks at the labels,
+// waits until all that had been taken up before is applied (settling), dumps, and looks
+// again: a copy whose label is the same was not written to in between, so it is at that
+// label; the others are dumped again. The cursor is read before that, and what it says
+// besides its batch once more afterwards.
 //
 // # Invariants
 //
