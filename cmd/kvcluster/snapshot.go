@@ -20,7 +20,7 @@ goes on with what they have written, as far as engines can replay what came sinc
 
 Examples:
   kvcluster snapshot
-  for n in n1 n2 n3; do kvcluster snapshot --server http://$n:8090; done
+  kvcluster snapshot --server http://n2:8090
   kvcluster snapshot --json | jq '.bytes / .held_blocks'`
 }
 
