@@ -208,6 +208,7 @@ func (n *node) copyOf(slot uint32, p uint32) (map[uint64]model.Claim, error) {
 
 // disparity compares what every node holds with the model.
 func (w *world) disparity(v *state.View) string {
+	var wrong []string
 	total := map[string]uint64{} // blocks that a node must hold, in all tiers
 	for _, e := range w.engines {
 		slot, _, _ := lifeIn(v, e.id)
@@ -232,10 +233,13 @@ func (w *world) disparity(v *state.View) string {
 					return fmt.Sprintf("dump at %s: %v", n.name, err)
 				}
 				if d := difference(want[p], got); d != "" {
-					return fmt.Sprintf("copy of engine %s (slot %d) in partition %d at %s: %s", e.id, slot, p, n.name, d)
+					wrong = append(wrong, fmt.Sprintf("copy of engine %s (slot %d) in partition %d at %s (of %v): %s", e.id, slot, p, n.name, owners, d))
 				}
 			}
 		}
+	}
+	if len(wrong) > 0 {
+		return strings.Join(wrong[:min(len(wrong), maxFailures)], "; ")
 	}
 	for _, n := range w.up() {
 		holds := uint64(0)

@@ -163,7 +163,8 @@ func (t *takeover) fence(ctx context.Context, l copywire.SlotLife, tenure uint64
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var refused error
-	for _, x := range m.control.View().Members {
+	v := m.control.View()
+	for _, x := range v.Members {
 		if x.Name != m.cfg.Self.Name && !m.alive(x.Name) {
 			continue
 		}
@@ -190,7 +191,11 @@ func (t *takeover) fence(ctx context.Context, l copywire.SlotLife, tenure uint64
 			default:
 				f := labels{got.Cursor, map[indexer.PartitionID]copywire.Label{}}
 				for _, c := range got.Copies {
-					f.copies[c.Partition] = c
+					// What is left at a former owner has nothing of the batches since, although its
+					// node's cursor says so.
+					if ownerIn(v, c.Partition, x.Name) {
+						f.copies[c.Partition] = c
+					}
 				}
 				found[x.Name] = f
 			}
@@ -201,6 +206,12 @@ func (t *takeover) fence(ctx context.Context, l copywire.SlotLife, tenure uint64
 		return nil, refused
 	}
 	return found, nil
+}
+
+// ownerIn reports whether the log calls a node an owner of a partition, whatever process it
+// is. Targets of changes are none: they may have something left from before.
+func ownerIn(v *state.View, p indexer.PartitionID, name string) bool {
+	return int(p) < len(v.Owners) && slices.ContainsFunc(v.Owners[p], func(o state.Owner) bool { return o.Name == name })
 }
 
 // best is the copy that a partition is continued from.
