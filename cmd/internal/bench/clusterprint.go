@@ -15,7 +15,7 @@ var figureRows = []struct{ key, title, unit, format string }{
 	{FigureIdle, "idle: CPU a second, all nodes", "ms", "%.1f"},
 	{FigureForwarded, "stored blocks that go to another node", "of 1", "%.2f"},
 	{FigureFrame, "bytes of frames for each of them", "B", "%.1f"},
-	{FigureLink, "bytes of links for each of them", "B", "%.1f"},
+	{FigureLink, "payload bytes of links, fills and control included", "B", "%.1f"},
 	{FigureCPUMost, "balance: CPU, largest over mean", "", "%.2f"},
 	{FigureHeldMost, "balance: held blocks, largest over mean", "", "%.2f"},
 	{FigureSeconds, "write phase, wall time", "s", "%.1f"},
