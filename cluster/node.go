@@ -67,14 +67,16 @@ type Owner interface {
 // Node runs one member. Register, Unregister and the read methods may be called from
 // any goroutine, also before Run.
 type Node struct {
-	cfg     Config
-	deps    Deps
-	log     *slog.Logger
-	ingest  *ingest.Manager
-	view    atomic.Pointer[state.View]
-	changed watch
-	purge   chan purgeRequest
-	retired retirees
+	cfg    Config
+	deps   Deps
+	log    *slog.Logger
+	ingest *ingest.Manager
+	view   atomic.Pointer[state.View]
+	// following is held while a view is acted on: views may come while New is not done.
+	following sync.Mutex
+	changed   watch
+	purge     chan purgeRequest
+	retired   retirees
 	// pending are the goroutines that carry ingest's commands to the log; life ends
 	// when Run does.
 	pending sync.WaitGroup
@@ -115,6 +117,8 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
+	n.following.Lock()
+	defer n.following.Unlock()
 	n.ingest = m
 	n.follow(n.View())
 	return n, nil
@@ -123,9 +127,11 @@ func New(cfg Config, deps Deps) (*Node, error) {
 // onView is called by the log with every new view.
 func (n *Node) onView(v *state.View) {
 	n.view.Store(v)
+	n.following.Lock()
 	if n.ingest != nil {
 		n.follow(v)
 	}
+	n.following.Unlock()
 	n.changed.notify()
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster"
@@ -36,6 +37,7 @@ type Member struct {
 	control *control.Control
 	search  *search.Search
 	node    *cluster.Node
+	reads   atomic.Pointer[cluster.Node] // node, for calls of others that come at any time
 
 	// life ends with Run; pending are the goroutines that end with it.
 	life    context.Context
@@ -130,6 +132,7 @@ func (m *Member) Run(ctx context.Context, serve func(ctx context.Context) error)
 	if err := m.makeNode(); err != nil {
 		return err
 	}
+	m.reads.Store(m.node)
 	g.run("search", m.search.Run)
 	g.onStop("searchers", func() error { m.search.Close(); return nil })
 	g.run("node", m.node.Run)
@@ -272,10 +275,11 @@ func (m *Member) broken(ctx context.Context, peer string, h indexer.Header) erro
 
 // flushLocal waits until what this node's ingest has written is applied.
 func (m *Member) flushLocal(ctx context.Context, _ indexer.GroupID, _ indexer.Slot) error {
-	if m.node == nil || m.saving.quiet.Load() {
+	node := m.reads.Load()
+	if node == nil || m.saving.quiet.Load() {
 		return nil
 	}
-	return m.node.Ingest().Flush(ctx)
+	return node.Ingest().Flush(ctx)
 }
 
 // renewTimeout bounds one attempt; the fan-out asks again.
