@@ -6,7 +6,7 @@ BIN       := bin/kvcluster
 VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS   := -s -w -X main.version=$(VERSION)
 # Packages with goroutines or threads; the others gain nothing from the race detector.
-RACE_PKGS := ./cluster/... ./indexer/... ./transport/... ./router/... ./shard/...
+RACE_PKGS := ./cluster/... ./indexer/... ./transport/... ./router/... ./shard/... ./chaos/sim
 SOAK      ?= 5m
 SCHEDULES ?= 20000
 SEED      ?= 1

@@ -40,6 +40,14 @@
 // acknowledged state. The upper bound is that of everything since the engine began, until
 // then: the new life is filled by a replay, in public.
 //
+// # Kept out
+//
+// What is known to lower scores, or needs an operator, does not happen here, so that
+// everything that fails is news: engines drop leaves first wherever sources may change
+// their reader (see Config.Holes), and nothing waits for a parent; a voter is removed with
+// force only while the others are a majority; two members at least stay when one leaves.
+// What a former owner still has of a life that was taken over since is tolerated.
+//
 // # Repeating a run
 //
 // Time is virtual, but the order of goroutines and raft's time-outs are not decided by
