@@ -15,7 +15,7 @@ var (
 	flagSeed      = flag.Uint64("sim.seed", 0, "run the schedule of this seed alone; 0 = many")
 	flagFirst     = flag.Uint64("sim.first", 1, "first seed of many")
 	flagSteps     = flag.Int("sim.steps", 0, "steps of each schedule; 0 = what the seed says")
-	flagSchedules = flag.Int("sim.schedules", 150, "how many schedules; with -short a fifth")
+	flagSchedules = flag.Int("sim.schedules", 60, "how many schedules; with -short a half")
 	flagLog       = flag.Bool("sim.log", false, "print what the nodes say")
 	flagShrink    = flag.Int("sim.shrink", 60, "how many runs may be spent on a shorter schedule that fails")
 )
@@ -47,7 +47,7 @@ func TestSchedules(t *testing.T) {
 	if *flagSeed != 0 {
 		first, n = *flagSeed, 1
 	} else if testing.Short() {
-		n = max(1, n/5)
+		n = max(1, n/2)
 	}
 	var total Counts
 	failed := 0
@@ -68,7 +68,7 @@ func TestSchedules(t *testing.T) {
 		}
 	}
 	t.Logf("%d schedules: %+v", n, total)
-	if n >= 100 {
+	if n >= 50 {
 		vacuous(t, &total)
 	}
 }
