@@ -15,7 +15,7 @@ var (
 	flagSeed      = flag.Uint64("sim.seed", 0, "run the schedule of this seed alone; 0 = many")
 	flagFirst     = flag.Uint64("sim.first", 1, "first seed of many")
 	flagSteps     = flag.Int("sim.steps", 0, "steps of each schedule; 0 = what the seed says")
-	flagSchedules = flag.Int("sim.schedules", 60, "how many schedules; with -short a half")
+	flagSchedules = flag.Int("sim.schedules", 12, "how many schedules; with -short a half")
 	flagLog       = flag.Bool("sim.log", false, "print what the nodes say")
 	flagShrink    = flag.Int("sim.shrink", 60, "how many runs may be spent on a shorter schedule that fails")
 )

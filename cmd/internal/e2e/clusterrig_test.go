@@ -234,38 +234,9 @@ func (c *processes) anyURL() string {
 func (c *processes) awaitBalanced(members int) {
 	c.tb.Helper()
 	await(c.tb, 60*time.Second, func() string {
-		for name, p := range c.nodes {
-			var st struct {
-				Ready bool
-			}
-			status, body := call(c.tb, "GET", p.url+"/status", nil, &st)
-			var shards struct {
-				Partitions []struct {
-					Owners []struct {
-						Name  string
-						Ready bool
-					}
-				}
-				Changes []json.RawMessage
-			}
-			call(c.tb, "GET", p.url+"/shards", nil, &shards)
-			if status != 200 || !st.Ready {
-				return fmt.Sprintf("%s is not ready: %s", name, body)
-			}
-			have := map[string]int{}
-			for i, x := range shards.Partitions {
-				if len(x.Owners) != min(2, members) {
-					return fmt.Sprintf("%s: partition %d has %d owners", name, i, len(x.Owners))
-				}
-				for _, o := range x.Owners {
-					if !o.Ready {
-						return fmt.Sprintf("%s: %s is not ready for partition %d", name, o.Name, i)
-					}
-					have[o.Name]++
-				}
-			}
-			if len(have) != members || len(shards.Changes) > 0 {
-				return fmt.Sprintf("%s: partitions %v, %d changes under way", name, have, len(shards.Changes))
+		for _, p := range c.nodes {
+			if what := unbalanced(c.tb, p.url, members, 2); what != "" {
+				return what
 			}
 		}
 		return ""

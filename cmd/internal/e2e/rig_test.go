@@ -24,9 +24,99 @@ import (
 	"github.com/kvcluster/kvcluster/transport/zmq"
 )
 
-// startNode runs a node on a free port until the test ends and returns its URL.
+// clusterNodes is how many nodes stand where these tests speak of a node: with more than
+// one they are a cluster in this process, and the one that is asked is the last to join,
+// so that most of what it answers is elsewhere.
+func clusterNodes(t testing.TB) int {
+	text := os.Getenv("KVCLUSTER_TEST_NODES")
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("KVCLUSTER_TEST_NODES=%s is no number of nodes", text)
+	}
+	return n
+}
+
+// startNode runs a node, or a cluster of them, on free ports until the test ends and
+// returns the URL of one.
 func startNode(t testing.TB, edit func(*node.Config)) string {
 	t.Helper()
+	n := clusterNodes(t)
+	if n == 1 {
+		return startOne(t, edit)
+	}
+	seed, url := "", ""
+	dir := t.TempDir()
+	for i := range n {
+		name := fmt.Sprintf("n%d", i+1)
+		data := filepath.Join(dir, name)
+		url = startOne(t, func(c *node.Config) {
+			c.Name = name
+			c.Cluster = &node.ClusterConfig{
+				Data: data, Label: dir, Host: "127.0.0.1", Gossip: "127.0.0.1:0", Raft: "127.0.0.1:0", Link: "127.0.0.1:0", Weight: 1, Replicas: 2,
+			}
+			if len(dir) > 60 {
+				c.Cluster.Label = dir[len(dir)-60:]
+			}
+			if seed != "" {
+				c.Cluster.Seeds = []string{seed}
+			}
+			if edit != nil {
+				edit(c)
+			}
+		})
+		if seed == "" {
+			var err error
+			if seed, err = node.GossipAddress(data); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	await(t, 60*time.Second, func() string { return unbalanced(t, url, n, 2) })
+	return url
+}
+
+// unbalanced says what is missing until so many members have every partition with all its
+// owners ready, as a node sees it.
+func unbalanced(t testing.TB, url string, members, replicas int) string {
+	var shards struct {
+		Partitions []struct {
+			Owners []struct {
+				Name  string
+				Ready bool
+			}
+		}
+		Changes []json.RawMessage
+	}
+	if status, body := call(t, "GET", url+"/shards", nil, &shards); status != 200 {
+		return fmt.Sprintf("%s: HTTP %d %s", url, status, body)
+	}
+	have := map[string]int{}
+	for i, x := range shards.Partitions {
+		if len(x.Owners) != min(replicas, members) {
+			return fmt.Sprintf("%s: partition %d has %d owners", url, i, len(x.Owners))
+		}
+		for _, o := range x.Owners {
+			if !o.Ready {
+				return fmt.Sprintf("%s: %s is not ready for partition %d", url, o.Name, i)
+			}
+			have[o.Name]++
+		}
+	}
+	if len(have) != members || len(shards.Changes) > 0 {
+		return fmt.Sprintf("%s: partitions %v, %d changes under way", url, have, len(shards.Changes))
+	}
+	var st struct{ Ready bool }
+	if status, body := call(t, "GET", url+"/status", nil, &st); status != 200 || !st.Ready {
+		return fmt.Sprintf("%s is not ready: %s", url, body)
+	}
+	return ""
+}
+
+// startOne runs one node.
+func startOne(t testing.TB, edit func(*node.Config)) string {
 	t.Helper()
 	cfg := node.Defaults()
 	if kind := os.Getenv("KVCLUSTER_TEST_INDEX"); kind != "" {
@@ -54,8 +144,8 @@ func startNode(t testing.TB, edit func(*node.Config)) string {
 	case err := <-ended:
 		ended <- nil
 		t.Fatalf("node did not start: %v", err)
-	case <-time.After(10 * time.Second):
-		t.Fatal("node did not start in 10 s")
+	case <-time.After(20 * time.Second):
+		t.Fatal("node did not start in 20 s")
 	}
 	return ""
 }
@@ -211,20 +301,39 @@ func settle(t *testing.T, url string, f *mockengine.Fleet, limit time.Duration) 
 	case <-time.After(limit):
 		t.Fatalf("the fleet did not finish in %v:\n%s", limit, f.Stats())
 	}
-	await(t, 30*time.Second, func() string {
-		var st struct {
-			Index struct {
-				Held map[string]uint64 `json:"held_blocks"`
-			} `json:"index"`
-		}
-		call(t, "GET", url+"/status", nil, &st)
-		want := f.Stats().Held
-		if st.Index.Held["device"] == want[indexer.Device] && st.Index.Held["host_pinned"] == want[indexer.Host] {
+	await(t, 60*time.Second, func() string {
+		held, want := heldAt(t, url), f.Stats().Held
+		if held["device"] == want[indexer.Device] && held["host_pinned"] == want[indexer.Host] {
 			return ""
 		}
 		_, workers := call(t, "GET", url+"/workers", nil, nil)
-		return fmt.Sprintf("node holds %v, engines hold %v\n%s", st.Index.Held, want, workers)
+		return fmt.Sprintf("node holds %v, engines hold %v\n%s", held, want, workers)
 	})
+}
+
+// heldAt returns the blocks held by tier: what the node's index has or, of a cluster, in
+// which every node has a part, what the streams say.
+func heldAt(t testing.TB, url string) map[string]uint64 {
+	var st struct {
+		Index struct {
+			Held map[string]uint64 `json:"held_blocks"`
+		} `json:"index"`
+	}
+	if clusterNodes(t) == 1 {
+		call(t, "GET", url+"/status", nil, &st)
+		return st.Index.Held
+	}
+	var ws []struct{ Listeners map[string]listener }
+	call(t, "GET", url+"/workers", nil, &ws)
+	held := map[string]uint64{}
+	for _, w := range ws {
+		for _, l := range w.Listeners {
+			for tier, n := range l.Held {
+				held[tier] += n
+			}
+		}
+	}
+	return held
 }
 
 // answer is the part of a score response that is judged, in tokens.
