@@ -30,7 +30,7 @@ PREFIX ?= /usr/local
 install: build ## copy bin/kvcluster to PREFIX/bin (default /usr/local)
 	install -D $(BIN) $(DESTDIR)$(PREFIX)/bin/kvcluster
 
-run: build ## a running node with eight mock workers feeding it, watched live (Ctrl-C ends it)
+run: build ## a running cluster of three nodes with eight mock workers feeding it, watched live (Ctrl-C ends it)
 	@$(BIN) demo
 
 test: setup verify test-unit test-race fuzz smoke ## everything CI runs: lint, unit, race, short fuzz, smoke
