@@ -16,7 +16,7 @@ import (
 func TestKeep(t *testing.T) {
 	for name, run := range map[string]func(w *world) error{
 		"carried on by a takeover": keptCarried, "replaced by a fill": keptFilled, "purged": keptPurged,
-		"of an older life": keptOld, "saved": saveOpened, "saved while written": saveBusy,
+		"of an older life": keptOld, "saved": saveOpened, "saved while written": saveBusy, "saved when applied": saveWaits,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := inWorld(t, mutant{}, run); err != nil {
@@ -211,6 +211,27 @@ func saveOpened(w *world) error {
 		return fmt.Errorf("%d lives", n)
 	}
 	return nil
+}
+
+// saveWaits saves a copy whose last frame is on its way to the index.
+func saveWaits(w *world) error {
+	a, s, err := opened(w)
+	if err != nil {
+		return err
+	}
+	w.index.shut()
+	a.send(copywire.AppendFrame(nil, s.frame(0, 1)))
+	time.Sleep(50 * time.Millisecond)
+	opening := time.AfterFunc(100*time.Millisecond, w.index.open)
+	defer opening.Stop()
+	sv, err := w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20)
+	if err != nil {
+		return err
+	}
+	if sv.Copies != 2 {
+		return fmt.Errorf("%d copies", sv.Copies)
+	}
+	return check(sv, map[uint64]string{3: s.want(0), 5<<32 | 2: s.want(5)})
 }
 
 // saveBusy saves a slot while frames come: every copy is as it was at its label.
