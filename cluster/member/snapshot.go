@@ -92,7 +92,7 @@ func (m *Member) keep(ctx context.Context) error {
 	slots, blocks, bytes, took := s.loaded.Result.Slots, s.loaded.Result.Blocks, s.loaded.Result.Bytes, s.loaded.Result.Took
 	n, err := s.loaded.Keep(ctx, func(l copywire.SlotLife) (bool, func(indexer.PartitionID) bool) {
 		return lives[l], func(p indexer.PartitionID) bool {
-			return owns(v, p, m.cfg.Self.Name)
+			return ownerIn(v, p, m.cfg.Self.Name)
 		}
 	}, func(k snapshot.Kept) bool {
 		s.mu.Lock()
@@ -128,19 +128,6 @@ func livesOf(v *state.View) map[copywire.SlotLife]bool {
 		}
 	}
 	return out
-}
-
-// owns reports whether a member gets the frames of a partition, whatever process it is.
-func owns(v *state.View, p indexer.PartitionID, name string) bool {
-	if int(p) >= len(v.Owners) {
-		return false
-	}
-	for _, r := range v.Receivers(uint32(p)) {
-		if r == name {
-			return true
-		}
-	}
-	return false
 }
 
 // whenKept lets calls wait until the table has what was loaded.
@@ -203,12 +190,13 @@ func (m *Member) Snapshot(ctx context.Context) (snapshot.Result, error) {
 	h := m.header()
 	h.Partitions, h.Index, h.Time = v.Cluster.Partitions, v.Index, time.Now().UnixNano()
 	var dump []byte
+	held := func(p indexer.PartitionID) bool { return ownerIn(m.control.View(), p, m.cfg.Self.Name) }
 	res, err := snapshot.Save(ctx, m.cfg.Dir, h, func(emit func(snapshot.Slot) error) error {
 		for l := range m.owner.Lives {
 			if !lives[l] {
 				continue
 			}
-			out, err := m.owner.Save(ctx, dump[:0], l, snapshot.MaxSlotBytes)
+			out, err := m.owner.Save(ctx, dump[:0], l, snapshot.MaxSlotBytes, held)
 			switch {
 			case errors.Is(err, owner.ErrLife):
 				continue

@@ -53,9 +53,10 @@ type Saved struct {
 // Save dumps the copies of a slot that are whole, each at a frame boundary with the label
 // of that frame, behind dst. Sessions and lanes go on meanwhile: a copy that
 // is written to while it is dumped is dumped again, and left out after some attempts, as
-// is one that closes. Errors wrap ErrLarge when the dump would have more than most bytes,
+// is one that closes. So are partitions that held does not name: what is left at a former
+// owner has nothing of the batches since, which the cursor counts. Errors wrap ErrLarge when the dump would have more than most bytes,
 // and ErrLife when the life has ended meanwhile.
-func (o *Owner) Save(ctx context.Context, dst []byte, l copywire.SlotLife, most int) (Saved, error) {
+func (o *Owner) Save(ctx context.Context, dst []byte, l copywire.SlotLife, most int, held func(indexer.PartitionID) bool) (Saved, error) {
 	fail := func(err error) (Saved, error) { return Saved{}, fmt.Errorf("save %v: %w", l, err) }
 	g := at(&o.table.groups, int(l.Group))
 	if g == nil || at(&g.slots, int(l.Slot)) == nil {
@@ -98,6 +99,10 @@ func (o *Owner) Save(ctx context.Context, dst []byte, l copywire.SlotLife, most 
 				again = append(again, x)
 				out.Dump = out.Dump[:begin]
 				continue
+			}
+			if !held(x.partition) {
+				out.Dump = out.Dump[:begin]
+				continue // the cursor, which is older, may say more than it has got
 			}
 			out.Dump = e.Open(x.tenure, x.sequence)
 			out.Copies++

@@ -159,6 +159,8 @@ func keptOld(w *world) error {
 	return errors.Join(a.settled(), w.is("untouched", s, 0))
 }
 
+func all(indexer.PartitionID) bool { return true }
+
 // check compares what was saved of a slot with what it had at its labels.
 func check(sv Saved, at map[uint64]string) error {
 	copies, err := copywire.DecodeCopies(sv.Dump)
@@ -185,7 +187,7 @@ func saveOpened(w *world) error {
 	if err := a.settled(); err != nil {
 		return err
 	}
-	sv, err := w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20)
+	sv, err := w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20, all)
 	if err != nil {
 		return err
 	}
@@ -195,10 +197,17 @@ func saveOpened(w *world) error {
 	if err := check(sv, map[uint64]string{1: s.want(0), 5<<32 | 2: s.want(5)}); err != nil {
 		return err
 	}
-	if _, err := w.owner.Save(context.Background(), nil, s.SlotLife, 100); !errors.Is(err, ErrLarge) {
+	sv, err = w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20, func(p indexer.PartitionID) bool { return p == 5 })
+	if err != nil || sv.Copies != 1 || sv.Blocks != 4 {
+		return fmt.Errorf("of partition 5 alone: %+v, %w", sv, err)
+	}
+	if err := check(sv, map[uint64]string{5<<32 | 2: s.want(5)}); err != nil {
+		return err
+	}
+	if _, err := w.owner.Save(context.Background(), nil, s.SlotLife, 100, all); !errors.Is(err, ErrLarge) {
 		return fmt.Errorf("with a bound of 100 bytes: %v", err)
 	}
-	if _, err := w.owner.Save(context.Background(), nil, newStream(3, 11, 4).SlotLife, 1<<20); !errors.Is(err, ErrLife) {
+	if _, err := w.owner.Save(context.Background(), nil, newStream(3, 11, 4).SlotLife, 1<<20, all); !errors.Is(err, ErrLife) {
 		return fmt.Errorf("of another life: %v", err)
 	}
 	n := 0
@@ -224,7 +233,7 @@ func saveWaits(w *world) error {
 	time.Sleep(50 * time.Millisecond)
 	opening := time.AfterFunc(100*time.Millisecond, w.index.open)
 	defer opening.Stop()
-	sv, err := w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20)
+	sv, err := w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20, all)
 	if err != nil {
 		return err
 	}
@@ -248,7 +257,7 @@ func saveBusy(w *world) error {
 		var err error
 		go func() {
 			defer close(ended)
-			sv, err = w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20)
+			sv, err = w.owner.Save(context.Background(), nil, s.SlotLife, 1<<20, all)
 		}()
 		for range rng.IntN(6) {
 			p := list(0, 5)[rng.IntN(2)]
