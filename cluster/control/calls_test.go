@@ -46,7 +46,7 @@ func TestPlannedCommandsAreIdempotent(t *testing.T) {
 		}
 		return c.ID
 	}
-	if id(5, "a") != id(5, "a") || id(5, "a") == id(6, "a") || id(5, "a") == id(5, "b") || id(5, "a") == ([16]byte{}) {
+	if again := id(5, "a"); again != id(5, "a") || id(5, "a") == id(6, "a") || id(5, "a") == id(5, "b") || id(5, "a") == ([16]byte{}) {
 		t.Error("ids do not follow index and command")
 	}
 }

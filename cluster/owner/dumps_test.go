@@ -151,7 +151,7 @@ func noRoomForDumps(w *world) error {
 		return fmt.Errorf("one too many: %v", err)
 	}
 	// A new session of the peer has no use for what the old one asked for.
-	a = w.start("a")
+	w.start("a")
 	if !w.await(w.owner.dumpsForgotten) {
 		return fmt.Errorf("%d dumps kept", w.owner.Stats().DumpsKept)
 	}

@@ -63,7 +63,7 @@ or in a YAML file (kvcluster --config node.yaml serve, keys without the dashes).
 Examples:
   kvcluster serve
   kvcluster serve --listen 0.0.0.0:8090 --memory-limit 24G
-  kvcluster serve --data /var/lib/kvcluster --host 10.0.0.1     found a cluster; others: kvcluster join 10.0.0.1
+  kvcluster serve --data /var/lib/kvcluster --host 10.0.0.1
   kvcluster serve --workers 1=tcp://10.0.0.1:5557,2=tcp://10.0.0.2:5557 --model-name llama-3 --block-size 16`
 }
 

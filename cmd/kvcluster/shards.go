@@ -21,8 +21,8 @@ type shardsCmd struct {
 // Help shows the views.
 func (shardsCmd) Help() string {
 	return `Examples:
-  kvcluster shards            how many partitions every node has, and changes under way
-  kvcluster shards --all      every partition with its owners
+  kvcluster shards
+  kvcluster shards --all
   kvcluster shards --json | jq '.changes'`
 }
 
