@@ -3,23 +3,20 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/kvcluster/kvcluster/chaos/trace"
 	"github.com/kvcluster/kvcluster/cmd/internal/client"
 	"github.com/kvcluster/kvcluster/cmd/internal/live"
 	"github.com/kvcluster/kvcluster/cmd/internal/node"
+	"github.com/kvcluster/kvcluster/cmd/internal/process"
 )
 
 type demoCmd struct {
@@ -68,7 +65,13 @@ func (c *demoCmd) Run(a *app) error {
 		defer cancel()
 	}
 	nodes, err := c.startNodes(ctx, a, dir)
-	defer func() { stopAll(nodes) }()
+	defer func() {
+		var all []*process.Process
+		for _, n := range nodes {
+			all = append(all, n.Process)
+		}
+		process.StopAll(all)
+	}()
 	if err != nil {
 		return err
 	}
@@ -86,16 +89,16 @@ func (c *demoCmd) Run(a *app) error {
 	} else {
 		args = append(args, "--generate", "--requests", strconv.Itoa(sampleRequests))
 	}
-	mock, err := c.start(dir, "mock", args...)
+	mock, err := startSelf(dir, "mock", args...)
 	if err != nil {
 		return err
 	}
-	defer mock.stop()
+	defer mock.Stop()
 	return c.watch(ctx, a, urls, promptFile, prompt, nodes, mock)
 }
 
 // startNodes starts the cluster: the first node founds it, the others join.
-func (c *demoCmd) startNodes(ctx context.Context, a *app, dir string) (nodes []*process, err error) {
+func (c *demoCmd) startNodes(ctx context.Context, a *app, dir string) (nodes []*demoNode, err error) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("%w: --listen %q is not host:port", errUsage, c.Listen)
@@ -117,15 +120,18 @@ func (c *demoCmd) startNodes(ctx context.Context, a *app, dir string) (nodes []*
 			args = []string{"join", seed}
 		}
 		args = append(args, "--data", data, "--listen", listen, "--address-file", addressFile, "--name", name, "--cluster", "demo")
-		n, err := c.start(dir, name, args...)
+		p, err := startSelf(dir, name, args...)
 		if err != nil {
 			return nodes, err
 		}
+		n := &demoNode{Process: p}
 		nodes = append(nodes, n)
-		if n.url, err = n.awaitAddress(ctx, addressFile); err != nil {
-			return nodes, err
+		address, err := p.AwaitFile(ctx, addressFile)
+		if err != nil {
+			return nodes, fmt.Errorf("demo: %w", err)
 		}
-		fmt.Fprintf(a.stdout, "node %s at %s, process %d\n", name, n.url, n.cmd.Process.Pid)
+		n.url = "http://" + address
+		fmt.Fprintf(a.stdout, "node %s at %s, process %d\n", name, n.url, n.PID)
 		if i == 0 {
 			if seed, err = node.GossipAddress(data); err != nil {
 				return nodes, err
@@ -135,18 +141,9 @@ func (c *demoCmd) startNodes(ctx context.Context, a *app, dir string) (nodes []*
 	return nodes, nil
 }
 
-// stopAll stops processes at the same time.
-func stopAll(ps []*process) {
-	var wg sync.WaitGroup
-	for _, p := range ps {
-		wg.Go(p.stop)
-	}
-	wg.Wait()
-}
-
 // watch draws until ctx is done. A node that ends is the point of a demo of several; when
 // all have, or the workers have, that is the error.
-func (c *demoCmd) watch(ctx context.Context, a *app, urls []string, promptFile string, prompt []uint32, nodes []*process, mock *process) error {
+func (c *demoCmd) watch(ctx context.Context, a *app, urls []string, promptFile string, prompt []uint32, nodes []*demoNode, mock *process.Process) error {
 	cl, err := client.New(strings.Join(urls, ","), 10*time.Second)
 	if err != nil {
 		return err
@@ -157,14 +154,14 @@ func (c *demoCmd) watch(ctx context.Context, a *app, urls []string, promptFile s
 	left.Store(int32(len(nodes)))
 	for _, p := range nodes {
 		go func() {
-			<-p.ended
+			<-p.Ended
 			if left.Add(-1) == 0 {
 				cancel()
 			}
 		}()
 	}
 	go func() {
-		<-mock.ended
+		<-mock.Ended
 		cancel()
 	}()
 	fmt.Fprintf(a.stdout, "%d mock workers; Ctrl-C ends all\n", c.Workers)
@@ -177,28 +174,28 @@ func (c *demoCmd) watch(ctx context.Context, a *app, urls []string, promptFile s
 	}
 	if left.Load() == 0 {
 		for _, p := range nodes {
-			if exited := p.failure(); exited != nil {
+			if exited := p.Failure(); exited != nil {
 				return exited
 			}
 		}
 	}
-	if exited := mock.failure(); exited != nil {
+	if exited := mock.Failure(); exited != nil {
 		return exited
 	}
 	return err
 }
 
 // processLines tells which process is which node.
-func processLines(nodes []*process) string {
+func processLines(nodes []*demoNode) string {
 	var b strings.Builder
 	for _, n := range nodes {
-		state := fmt.Sprintf("process %d   try: kill -9 %d", n.cmd.Process.Pid, n.cmd.Process.Pid)
+		state := fmt.Sprintf("process %d   try: kill -9 %d", n.PID, n.PID)
 		select {
-		case <-n.ended:
+		case <-n.Ended:
 			state = "ended"
 		default:
 		}
-		fmt.Fprintf(&b, "%s at %s   %s\n", n.name, n.url, state)
+		fmt.Fprintf(&b, "%s at %s   %s\n", n.Name, n.url, state)
 	}
 	return b.String() + "\n"
 }
@@ -274,93 +271,21 @@ func (s *sample) text() string {
 	return out
 }
 
-// process is a child with its output in a file.
-type process struct {
-	name     string
-	cmd      *exec.Cmd
-	log      string
-	url      string // of a node
-	ended    chan struct{}
-	err      error // after ended is closed
-	stopping atomic.Bool
+// demoNode is a node's process.
+type demoNode struct {
+	*process.Process
+	url string
 }
 
-func (c *demoCmd) start(dir, name string, args ...string) (*process, error) {
+// startSelf runs this program with other arguments.
+func startSelf(dir, name string, args ...string) (*process.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("demo: find my own program: %w", err)
 	}
-	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
-	out, err := os.Create(p.log)
+	p, err := process.Start(name, filepath.Join(dir, name+".log"), append([]string{self}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
 	}
-	defer out.Close()
-	p.cmd = exec.Command(self, args...)
-	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// A process group of its own: Ctrl-C reaches the demo alone, which ends the mock
-	// workers first; and nothing outlives the demo.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("demo: start the %s: %w", name, err)
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
-	}()
 	return p, nil
-}
-
-// awaitAddress returns the node's URL once it serves.
-func (p *process) awaitAddress(ctx context.Context, file string) (string, error) {
-	deadline := time.After(15 * time.Second)
-	for {
-		if raw, err := os.ReadFile(file); err == nil {
-			return "http://" + string(raw), nil
-		}
-		select {
-		case <-ctx.Done():
-			return "", ctx.Err()
-		case <-p.ended:
-			return "", p.failure()
-		case <-deadline:
-			return "", fmt.Errorf("demo: the node did not start in 15 s:\n%s", tail(p.log))
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-// failure says why the process ended by itself, or nil.
-func (p *process) failure() error {
-	select {
-	case <-p.ended:
-	default:
-		return nil
-	}
-	if p.stopping.Load() {
-		return nil
-	}
-	return fmt.Errorf("demo: the %s ended (%v):\n%s", p.name, errors.Join(p.err), tail(p.log))
-}
-
-// stop asks the process to end and, after ten seconds, makes it.
-func (p *process) stop() {
-	p.stopping.Store(true)
-	_ = p.cmd.Process.Signal(os.Interrupt) // fails when it has ended: fine
-	select {
-	case <-p.ended:
-	case <-time.After(10 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-	}
-}
-
-// tail returns the last lines of a file.
-func tail(path string) string {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
-	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }

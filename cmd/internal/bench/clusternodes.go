@@ -1,39 +1,32 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kvcluster/kvcluster/cmd/internal/client"
 	"github.com/kvcluster/kvcluster/cmd/internal/node"
+	"github.com/kvcluster/kvcluster/cmd/internal/process"
 )
 
 // benchNode is a node process.
 type benchNode struct {
-	name, log, url, pprof string
-	cmd                   *exec.Cmd
-	http                  *client.Client
-	ended                 chan struct{}
-	err                   error // after ended is closed
+	*process.Process
+	url, pprof string
+	http       *client.Client
 }
 
-// nodeStart bounds the start of one process, clusterReady that of all.
-const (
-	nodeStart    = 30 * time.Second
-	clusterReady = 60 * time.Second
-)
+// clusterReady bounds the start of all nodes.
+const clusterReady = 60 * time.Second
 
 // startCluster starts n nodes in dir and waits until all partitions have their owners.
 // The nodes that it returns are to be stopped, also after an error.
@@ -49,18 +42,23 @@ func startCluster(ctx context.Context, c *ClusterConfig, dir string, n int, prof
 		args = append(args, "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0", "--listen", "127.0.0.1:0",
 			"--name", name, "--cluster", "bench", "--lanes", "1", "--loops", "1", "--io-threads", "1",
 			"--data", filepath.Join(dir, name), "--address-file", filepath.Join(dir, name+".address"))
-		b := &benchNode{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+		b := &benchNode{}
 		if profile {
 			if b.pprof, err = freePort(); err != nil {
 				return nodes, err
 			}
 			args = append(args, "--pprof", b.pprof)
 		}
-		if err := b.start(c.Command, args); err != nil {
+		if b.Process, err = process.Start(name, filepath.Join(dir, name+".log"), append(slices.Clone(c.Command), args...)...); err != nil {
 			return nodes, err
 		}
 		nodes = append(nodes, b)
-		if err := b.awaitServing(ctx, filepath.Join(dir, name+".address")); err != nil {
+		address, err := b.AwaitFile(ctx, filepath.Join(dir, name+".address"))
+		if err != nil {
+			return nodes, err
+		}
+		b.url = "http://" + address
+		if b.http, err = client.New(b.url, 30*time.Second); err != nil {
 			return nodes, err
 		}
 		if i == 0 {
@@ -82,76 +80,21 @@ func freePort() (string, error) {
 	return l.Addr().String(), nil
 }
 
-func (b *benchNode) start(command, args []string) error {
-	out, err := os.Create(b.log)
-	if err != nil {
-		return fmt.Errorf("log of node %s: %w", b.name, err)
-	}
-	defer out.Close()
-	words := append(append([]string(nil), command...), args...)
-	b.cmd = exec.Command(words[0], words[1:]...)
-	b.cmd.Stdout, b.cmd.Stderr = out, out
-	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := b.cmd.Start(); err != nil {
-		return fmt.Errorf("start node %s: %w", b.name, err)
-	}
-	go func() {
-		b.err = b.cmd.Wait()
-		close(b.ended)
-	}()
-	return nil
-}
-
-// awaitServing waits for the file in which a node writes its HTTP address.
-func (b *benchNode) awaitServing(ctx context.Context, file string) error {
-	return await(ctx, nodeStart, func() error {
-		if err := b.alive(); err != nil {
-			return final{err}
-		}
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("node %s does not serve yet: %w", b.name, err)
-		}
-		b.url = "http://" + string(raw)
-		b.http, err = client.New(b.url, 30*time.Second)
-		return err
-	})
-}
-
 // alive returns an error with the end of the log when the process has ended.
 func (b *benchNode) alive() error {
-	select {
-	case <-b.ended:
-		return fmt.Errorf("%w: node %s ended (%v): %s", ErrCluster, b.name, b.err, b.tail())
-	default:
-		return nil
+	if err := b.Failure(); err != nil {
+		return fmt.Errorf("%w: node %w", ErrCluster, err)
 	}
-}
-
-func (b *benchNode) tail() string {
-	raw, err := os.ReadFile(b.log)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(string(bytes.TrimSpace(raw)), "\n")
-	return strings.Join(lines[max(0, len(lines)-5):], "\n")
+	return nil
 }
 
 // stopCluster ends all nodes at the same time.
 func stopCluster(nodes []*benchNode) {
-	var wg sync.WaitGroup
+	var all []*process.Process
 	for _, b := range nodes {
-		wg.Go(func() {
-			_ = b.cmd.Process.Signal(os.Interrupt) // fails when it has ended: fine
-			select {
-			case <-b.ended:
-			case <-time.After(10 * time.Second):
-				_ = b.cmd.Process.Kill()
-				<-b.ended
-			}
-		})
+		all = append(all, b.Process)
 	}
-	wg.Wait()
+	process.StopAll(all)
 }
 
 // balanced returns nil when every node sees all members, all partitions with so many
@@ -173,11 +116,11 @@ func balanced(ctx context.Context, nodes []*benchNode, replicas int) error {
 			return err
 		}
 		if len(members) != len(nodes) || len(shards.Changes) > 0 || len(shards.Partitions) == 0 {
-			return fmt.Errorf("%w: %s sees %d members of %d and %d changes", ErrCluster, b.name, len(members), len(nodes), len(shards.Changes))
+			return fmt.Errorf("%w: %s sees %d members of %d and %d changes", ErrCluster, b.Name, len(members), len(nodes), len(shards.Changes))
 		}
 		for _, m := range members {
 			if !m.Alive || m.Partitions == 0 {
-				return fmt.Errorf("%w: %s sees a member without partitions", ErrCluster, b.name)
+				return fmt.Errorf("%w: %s sees a member without partitions", ErrCluster, b.Name)
 			}
 		}
 		for i, p := range shards.Partitions {
@@ -188,7 +131,7 @@ func balanced(ctx context.Context, nodes []*benchNode, replicas int) error {
 				}
 			}
 			if ready != replicas || len(p.Owners) != replicas {
-				return fmt.Errorf("%w: %s sees %d ready owners of partition %d, want %d", ErrCluster, b.name, ready, i, replicas)
+				return fmt.Errorf("%w: %s sees %d ready owners of partition %d, want %d", ErrCluster, b.Name, ready, i, replicas)
 			}
 		}
 	}
@@ -265,11 +208,11 @@ type nodeCPU struct{ process, io time.Duration }
 // cpu reads the clock of the node's process, exact to the nanosecond, and the run time
 // of libzmq's I/O threads, which have names of their own.
 func (b *benchNode) cpu() (nodeCPU, error) {
-	pid := b.cmd.Process.Pid
+	pid := b.PID
 	var ts unix.Timespec
 	// The clock of another process: CPUCLOCK_SCHED of its id (see clock_getcpuclockid).
 	if err := unix.ClockGettime(int32(^pid<<3|2), &ts); err != nil {
-		return nodeCPU{}, fmt.Errorf("CPU clock of node %s: %w", b.name, errors.Join(err, b.alive()))
+		return nodeCPU{}, fmt.Errorf("CPU clock of node %s: %w", b.Name, errors.Join(err, b.alive()))
 	}
 	out := nodeCPU{process: time.Duration(ts.Nano())}
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
@@ -283,11 +226,11 @@ func (b *benchNode) cpu() (nodeCPU, error) {
 		}
 		raw, err := os.ReadFile(filepath.Join(filepath.Dir(comm), "schedstat"))
 		if err != nil {
-			return out, fmt.Errorf("I/O thread of node %s: %w", b.name, err)
+			return out, fmt.Errorf("I/O thread of node %s: %w", b.Name, err)
 		}
 		var ns int64
 		if _, err := fmt.Sscan(string(raw), &ns); err != nil {
-			return out, fmt.Errorf("I/O thread of node %s: %q: %w", b.name, raw, err)
+			return out, fmt.Errorf("I/O thread of node %s: %q: %w", b.Name, raw, err)
 		}
 		out.io += time.Duration(ns)
 	}
