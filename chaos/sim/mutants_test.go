@@ -18,9 +18,6 @@ const mutantSchedules = 60
 
 // Each rule that is switched off is found missing.
 func TestMutants(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the worlds are for the long run")
-	}
 	for _, name := range mutants {
 		t.Run(strings.ReplaceAll(name, ".", "/"), func(t *testing.T) {
 			for seed := uint64(1); seed <= mutantSchedules; seed++ {

@@ -50,7 +50,7 @@ type session struct {
 	// broken: something that was meant for the session has not gone into it, so it
 	// proves nothing any more. It is over, or about to be.
 	broken atomic.Bool
-	// lapsed: the peer does not answer reads from what came by this session.
+	// lapsed: the peer does not answer reads from what came by the session.
 	lapsed atomic.Bool
 	news   watch // acked, broken
 }
@@ -164,7 +164,7 @@ func (f *Fanout) OnAck(id link.Session, n uint64) {
 }
 
 // OnLapse is the outgoing half of link.Handler: the peer does not answer from what
-// came by this session, so nobody needs to wait for it; or is about to answer again.
+// came by the session, so nobody needs to wait for it; or is about to answer again.
 func (f *Fanout) OnLapse(id link.Session, lapsed bool) {
 	ps := &f.peers
 	ps.mu.Lock()

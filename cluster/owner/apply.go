@@ -9,7 +9,7 @@ import (
 	"github.com/kvcluster/kvcluster/indexer"
 )
 
-// frame applies a frame if its copy is open, of this life, written by this session,
+// frame applies a frame if its copy is open, of this life, written by the session of w,
 // and not fenced off; otherwise it is ignored and counted.
 func (w *worker) frame(ctx context.Context, m *copywire.Message) error {
 	h := m.Frame.Header()
@@ -71,7 +71,7 @@ func (w *worker) raise(ctx context.Context, sl *slot, h indexer.Header) (bool, e
 }
 
 // quiesce waits until the index has applied what others have said of a slot. What
-// this session said is applied first: so no two of them wait for each other.
+// the session of w said is applied first: so no two of them wait for each other.
 func (w *worker) quiesce(ctx context.Context, g indexer.GroupID, s indexer.Slot) error {
 	if w.o.cfg.broken.adoptNoWait {
 		return nil
@@ -94,7 +94,7 @@ func (o *Owner) quiesce(ctx context.Context, g indexer.GroupID, s indexer.Slot, 
 	return nil
 }
 
-// fill takes a part of a fill. From the first on the copy is this session's; frames
+// fill takes a part of a fill. From the first on the copy is that session's; frames
 // are taken behind the last, and it is open when the index has applied that.
 func (w *worker) fill(ctx context.Context, m *copywire.Message) error {
 	h := m.Frame.Header()
