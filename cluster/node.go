@@ -76,7 +76,10 @@ type Node struct {
 	following sync.Mutex
 	changed   watch
 	purge     chan purgeRequest
-	retired   retirees
+	// purged are slots that the index has purged and of which the log does not know yet.
+	// Touched only by Run: a second purge could hit the number's next life.
+	purged  map[catalog.Retired]bool
+	retired retirees
 	// pending are the goroutines that carry ingest's commands to the log; life ends
 	// when Run does.
 	pending sync.WaitGroup
@@ -99,7 +102,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, deps: deps, log: deps.Logger.With("component", "node", "node", cfg.Name),
-		purge: make(chan purgeRequest),
+		purge: make(chan purgeRequest), purged: map[catalog.Retired]bool{},
 	}
 	n.life, n.end = context.WithCancel(context.Background())
 	deps.Log.Subscribe(n.onView)
@@ -202,14 +205,22 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// purgeSlot drops what the index may still have of a retired slot and tells the log.
+// purgeSlot drops what the index may still have of a retired slot, once, and tells the
+// log, again and again if need be: when the outcome of that is not known, the number may
+// have been given out already.
 func (n *Node) purgeSlot(ctx context.Context, r catalog.Retired) error {
 	pctx, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
-	if err := n.deps.Index.Purge(pctx, indexer.GroupID(r.Group), indexer.Slot(r.Slot)); err != nil {
-		return fmt.Errorf("purge slot %d of group %d: %w", r.Slot, r.Group, err)
+	if !n.purged[r] {
+		if err := n.deps.Index.Purge(pctx, indexer.GroupID(r.Group), indexer.Slot(r.Slot)); err != nil {
+			return fmt.Errorf("purge slot %d of group %d: %w", r.Slot, r.Group, err)
+		}
+		n.purged[r] = true
 	}
 	_, err := n.propose(pctx, state.Command{Purged: &state.Purged{Member: n.cfg.Name, Slot: r}})
+	if err == nil {
+		delete(n.purged, r)
+	}
 	return err
 }
 

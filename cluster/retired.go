@@ -65,6 +65,8 @@ func (n *Node) retiredHere(r catalog.Retired, err error) {
 		case <-time.After(retireRetry):
 		}
 		n.retired.again(r)
+		n.following.Lock()
+		defer n.following.Unlock()
 		n.owe(n.View())
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster"
@@ -37,7 +36,6 @@ type Member struct {
 	control *control.Control
 	search  *search.Search
 	node    *cluster.Node
-	reads   atomic.Pointer[cluster.Node] // node, for calls of others that come at any time
 
 	// life ends with Run; pending are the goroutines that end with it.
 	life    context.Context
@@ -132,7 +130,6 @@ func (m *Member) Run(ctx context.Context, serve func(ctx context.Context) error)
 	if err := m.makeNode(); err != nil {
 		return err
 	}
-	m.reads.Store(m.node)
 	g.run("search", m.search.Run)
 	g.onStop("searchers", func() error { m.search.Close(); return nil })
 	g.run("node", m.node.Run)
@@ -156,7 +153,10 @@ func (m *Member) makeParts() error {
 		Timeout: m.cfg.LinkTimeout, Errors: calls, Logger: m.cfg.Logger,
 	}
 	owning := owner.Config{
-		Name: m.cfg.Self.Name, Index: m.index, Broken: m.broken, FlushLocal: m.flushLocal, Logger: m.cfg.Logger,
+		Name: m.cfg.Self.Name, Index: m.index, Broken: m.broken, Logger: m.cfg.Logger,
+		FlushLocal: func(ctx context.Context, g indexer.GroupID, s indexer.Slot) error {
+			return m.fanout.FlushLocal(ctx, g, s)
+		},
 	}
 	sending := fanout.Config{
 		Name: m.cfg.Self.Name, Boot: m.cfg.Self.Boot, Index: m.index, Logger: m.cfg.Logger,
@@ -165,6 +165,9 @@ func (m *Member) makeParts() error {
 			return errors.Join(err, res.Err())
 		},
 		Renew: func(g indexer.GroupID, s indexer.Slot, life uint64) { m.renew(uint32(g), uint32(s), life) },
+	}
+	if m.cfg.TServe > 0 {
+		sending.Linger = m.cfg.TServe + m.cfg.TServe/5 // the margin that the default has over the default lease
 	}
 	err := errors.Join(m.cfg.breakRules("link", links.Break), m.cfg.breakRules("owner", owning.Break), m.cfg.breakRules("fanout", sending.Break))
 	if err != nil {
@@ -185,13 +188,7 @@ func (m *Member) makeParts() error {
 	for method, fn := range m.owner.Methods() {
 		m.hub.Handle(method, m.whenKept(fn))
 	}
-	m.hub.Handle(copywire.MethodRefill, func(_ context.Context, peer string, req []byte) ([]byte, error) {
-		header, err := copywire.DecodeRefill(req)
-		if err == nil {
-			m.fanout.Refill(peer, header)
-		}
-		return nil, err
-	})
+	m.hub.Handle(copywire.MethodRefill, m.fanout.ServeRefill)
 	return nil
 }
 
@@ -271,15 +268,6 @@ func (m *Member) broken(ctx context.Context, peer string, h indexer.Header) erro
 	}
 	_, err := m.hub.Call(ctx, peer, copywire.MethodRefill, copywire.AppendRefill(nil, h))
 	return err
-}
-
-// flushLocal waits until what this node's ingest has written is applied.
-func (m *Member) flushLocal(ctx context.Context, _ indexer.GroupID, _ indexer.Slot) error {
-	node := m.reads.Load()
-	if node == nil || m.saving.quiet.Load() {
-		return nil
-	}
-	return node.Ingest().Flush(ctx)
 }
 
 // renewTimeout bounds one attempt; the fan-out asks again.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/copywire"
@@ -32,7 +31,6 @@ type saving struct {
 	one    sync.Mutex // while one is written
 	loaded *snapshot.Loaded
 	kept   chan struct{} // closed when what was loaded is in the owner's table
-	quiet  atomic.Bool   // ingest has ended
 
 	mu struct {
 		sync.Mutex
@@ -164,7 +162,6 @@ func (m *Member) saveEvery(ctx context.Context) error {
 
 // saveLast writes the snapshot of a process that ends in order.
 func (m *Member) saveLast() {
-	m.saving.quiet.Store(true)
 	if m.cfg.Dir == "" {
 		return
 	}

@@ -34,11 +34,14 @@ func (f *fsm) Apply(l *raft.Log) any {
 	if err != nil {
 		// Every node sees the same bytes, so all of them leave the entry out.
 		f.log.Error("log entry left out", "index", l.Index, "error", err)
-		return state.Result{Index: l.Index, Code: state.Refused, Text: err.Error()}
+		c = state.Command{} // changes nothing but the index
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.mu.state.Apply(l.Index, c)
+	if err != nil {
+		r.Text = err.Error()
+	}
 	f.publishLocked()
 	return r
 }

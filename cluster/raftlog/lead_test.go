@@ -3,13 +3,17 @@ package raftlog
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/kvcluster/kvcluster/cluster/state"
 )
 
 // What only a leader may decide is not forwarded, and a context that has ended proposes
@@ -86,4 +90,41 @@ func TestDemoteAndRemove(t *testing.T) {
 			t.Errorf("servers %+v, %v", servers, err)
 		}
 	})
+}
+
+// Whether a state has all up to an index is a matter of commands alone: other entries
+// never reach it, and what is not stored any more is in a snapshot.
+func TestCommandsIn(t *testing.T) {
+	store := raft.NewInmemStore()
+	for i, kind := range map[uint64]raft.LogType{7: raft.LogCommand, 8: raft.LogNoop, 9: raft.LogConfiguration, 10: raft.LogBarrier} {
+		if err := store.StoreLog(&raft.Log{Index: i, Type: kind}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := &Log{entries: store}
+	for _, c := range []struct {
+		from, to uint64
+		want     bool
+	}{{7, 10, true}, {7, 7, true}, {8, 10, false}, {9, 9, false}, {11, 10, false}, {1, 6, false}} {
+		if got := l.commandsIn(c.from, c.to); got != c.want {
+			t.Errorf("%d to %d: %v", c.from, c.to, got)
+		}
+	}
+	l.entries = brokenStore{store}
+	if !l.commandsIn(8, 10) {
+		t.Error("entries that cannot be read may be commands")
+	}
+}
+
+type brokenStore struct{ raft.LogStore }
+
+func (brokenStore) GetLog(uint64, *raft.Log) error { return errors.New("disk") }
+
+// An entry that nobody can read is left out, and the state has come past it.
+func TestUnreadableEntry(t *testing.T) {
+	f := newFSM(slog.New(slog.DiscardHandler))
+	r, ok := f.Apply(&raft.Log{Index: 5, Data: []byte{0xc1}}).(state.Result)
+	if !ok || r.Code == state.OK || r.Index != 5 || !strings.Contains(r.Text, "decode") || f.view().Index != 5 {
+		t.Errorf("result %+v, view at %d", r, f.view().Index)
+	}
 }

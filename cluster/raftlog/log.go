@@ -15,11 +15,12 @@ import (
 // Log is one server of the replicated log. Its methods may be called from any
 // goroutine after Open.
 type Log struct {
-	cfg  Config
-	log  *slog.Logger
-	fsm  *fsm
-	raft *raft.Raft
-	fwd  Forwarder
+	cfg     Config
+	log     *slog.Logger
+	fsm     *fsm
+	entries raft.LogStore
+	raft    *raft.Raft
+	fwd     Forwarder
 
 	applied struct { // wakes those who wait for an index
 		sync.Mutex
@@ -37,7 +38,7 @@ func Open(cfg Config, stores Stores, transport raft.Transport, fwd Forwarder) (*
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Log{cfg: cfg, log: cfg.Logger.With("component", "raft"), fwd: fwd, lead: make(chan uint64, 1)}
+	l := &Log{cfg: cfg, log: cfg.Logger.With("component", "raft"), fwd: fwd, lead: make(chan uint64, 1), entries: stores.Log}
 	l.lead <- 0
 	l.fsm = newFSM(l.log)
 	l.fsm.subscribe(func(*state.View) { l.wake() })

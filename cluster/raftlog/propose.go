@@ -111,17 +111,34 @@ func (l *Log) ReadIndex(ctx context.Context) (uint64, error) {
 	return index, nil
 }
 
-// WaitApplied returns when this server has applied a log index.
+// WaitApplied returns when the state of this server has all commands up to a log index.
+// Raft's own count of applied entries only says that they are on their way to the state
+// machine; entries that are no commands never get there.
 func (l *Log) WaitApplied(ctx context.Context, index uint64) error {
 	for {
 		changed := l.changed()
-		if l.View().Index >= index || l.raft.AppliedIndex() >= index {
+		if has := l.View().Index; has >= index || l.raft.AppliedIndex() >= index && !l.commandsIn(has+1, index) {
 			return nil
 		}
 		if err := l.pause(ctx, changed); err != nil {
 			return fmt.Errorf("wait for log index %d: %w", index, err)
 		}
 	}
+}
+
+// commandsIn reports whether the log has a command between two indices. Entries that are
+// not stored any more are in a snapshot, and so in the state.
+func (l *Log) commandsIn(from, to uint64) bool {
+	for i := to; i >= from && i > 0; i-- {
+		var e raft.Log
+		if err := l.entries.GetLog(i, &e); err != nil {
+			return !errors.Is(err, raft.ErrLogNotFound)
+		}
+		if e.Type == raft.LogCommand {
+			return true
+		}
+	}
+	return false
 }
 
 // pause waits for a change of the state, or a little: entries without effect on the
