@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvcluster/kvcluster/chaos/envelope"
 	"github.com/kvcluster/kvcluster/chaos/model"
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard/catalog"
@@ -126,21 +127,14 @@ func (h *history) acked() since {
 func (h *history) bounds(from, prompt int) (least, most [2]int, moving bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all, some := [2]uint64{^uint64(0), ^uint64(0)}, [2]uint64{}
-	for _, s := range h.mu.states[from:] {
-		for t := range 2 {
-			all[t] &= s[prompt][t]
-			some[t] |= s[prompt][t]
+	least, most = envelope.Bounds(func(yield func(envelope.Moment) bool) {
+		for _, s := range h.mu.states[from:] {
+			if !yield(s[prompt]) {
+				return
+			}
 		}
-	}
-	return walk(all), walk(some), len(h.mu.states)-from > 1
-}
-
-// walk continues in the host tier where the device tier ends.
-func walk(m [2]uint64) (w [2]int) {
-	w[0] = bits.TrailingZeros64(^m[0])
-	w[1] = w[0] + bits.TrailingZeros64(^(m[1] >> w[0]))
-	return w
+	})
+	return least, most, len(h.mu.states)-from > 1
 }
 
 var formats = []encode.Format{encode.VLLMMap, encode.SGLangMap, encode.VLLMArray, encode.SGLangArray}

@@ -159,17 +159,8 @@ func (w *worker) beginFill(ctx context.Context, g *group, sl *slot, r *record, h
 
 // openFresh opens copies of a fresh life: empty, so complete.
 func (w *worker) openFresh(ctx context.Context, m *copywire.Message) error {
-	if !inBounds(m.Group, m.Slot) {
-		w.malformed(fmt.Errorf("%w: open of %v", copywire.ErrMessage, m.SlotLife))
-		return nil
-	}
-	g, sl := w.o.table.slot(m.Group, m.Slot)
-	if !sl.begin(g, m.Slot, m.Life) {
-		w.o.count.ignored[ignoredLife].Add(1)
-		return nil
-	}
-	h := indexer.Header{Group: m.Group, Slot: m.Slot, Life: m.Life, Tenure: m.Tenure}
-	if ok, err := w.raise(ctx, sl, h); !ok {
+	g, h, err := w.claim(ctx, m)
+	if g == nil {
 		return err
 	}
 	for _, h.Partition = range m.Partitions {
@@ -185,6 +176,25 @@ func (w *worker) openFresh(ctx context.Context, m *copywire.Message) error {
 		}
 	}
 	return nil
+}
+
+// claim makes the life and the tenure of a message those of its slot. No group: the
+// message is not to be carried out.
+func (w *worker) claim(ctx context.Context, m *copywire.Message) (*group, indexer.Header, error) {
+	h := indexer.Header{Group: m.Group, Slot: m.Slot, Life: m.Life, Tenure: m.Tenure}
+	if !inBounds(m.Group, m.Slot) {
+		w.malformed(fmt.Errorf("%w: %v of %v", copywire.ErrMessage, m.Kind, m.SlotLife))
+		return nil, h, nil
+	}
+	g, sl := w.o.table.slot(m.Group, m.Slot)
+	if !sl.begin(g, m.Slot, m.Life) {
+		w.o.count.ignored[ignoredLife].Add(1)
+		return nil, h, nil
+	}
+	if ok, err := w.raise(ctx, sl, h); !ok {
+		return nil, h, err
+	}
+	return g, h, nil
 }
 
 // openRecord opens an empty copy. It reports whether it is one.

@@ -2,7 +2,6 @@ package owner
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/kvcluster/kvcluster/cluster/copywire"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -12,17 +11,8 @@ import (
 // that are whole and have the label that the sender has seen. Before it sends this it has
 // fenced off all older tenures here (Adopt).
 func (w *worker) carry(ctx context.Context, m *copywire.Message) error {
-	if !inBounds(m.Group, m.Slot) {
-		w.malformed(fmt.Errorf("%w: carry of %v", copywire.ErrMessage, m.SlotLife))
-		return nil
-	}
-	g, sl := w.o.table.slot(m.Group, m.Slot)
-	if !sl.begin(g, m.Slot, m.Life) {
-		w.o.count.ignored[ignoredLife].Add(1)
-		return nil
-	}
-	h := indexer.Header{Group: m.Group, Slot: m.Slot, Life: m.Life, Tenure: m.Tenure}
-	if ok, err := w.raise(ctx, sl, h); !ok {
+	g, h, err := w.claim(ctx, m)
+	if g == nil {
 		return err
 	}
 	for _, l := range m.Labels {

@@ -200,7 +200,7 @@ func (c *processes) awaitGone(name string) {
 func TestClusterNeverMore(t *testing.T) {
 	c := startCluster(t, 3)
 	var mu sync.Mutex // of c's nodes, which queries look at
-	v := &envelope{tb: t, url: c.nodes["n1"].url}
+	v := &envelopeCheck{tb: t, url: c.nodes["n1"].url}
 	v.nodes = func() []string {
 		mu.Lock()
 		defer mu.Unlock()

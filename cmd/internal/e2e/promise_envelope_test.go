@@ -2,13 +2,13 @@ package e2e
 
 import (
 	"flag"
-	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kvcluster/kvcluster/chaos/envelope"
 	"github.com/kvcluster/kvcluster/chaos/model"
 	"github.com/kvcluster/kvcluster/cmd/internal/node"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -74,24 +74,17 @@ func (h *history) last() int {
 func (h *history) bounds(from, prompt int) (least, most [2]int, moving bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all, some := [2]uint64{^uint64(0), ^uint64(0)}, [2]uint64{}
-	for _, s := range h.mu.states[from:] {
-		for t := range 2 {
-			all[t] &= s[prompt][t]
-			some[t] |= s[prompt][t]
+	least, most = envelope.Bounds(func(yield func(envelope.Moment) bool) {
+		for _, s := range h.mu.states[from:] {
+			if !yield(s[prompt]) {
+				return
+			}
 		}
-	}
-	return walk(all), walk(some), len(h.mu.states)-from > 1
+	})
+	return least, most, len(h.mu.states)-from > 1
 }
 
-// walk continues in the host tier where the device tier ends.
-func walk(m [2]uint64) (w [2]int) {
-	w[0] = bits.TrailingZeros64(^m[0])
-	w[1] = w[0] + bits.TrailingZeros64(^(m[1] >> w[0]))
-	return w
-}
-
-type envelope struct {
+type envelopeCheck struct {
 	tb      testing.TB
 	url     string          // where engines register
 	nodes   func() []string // that are asked
@@ -106,13 +99,13 @@ type envelope struct {
 
 type envelopeEngine struct {
 	*handDriven
-	v   *envelope
+	v   *envelopeCheck
 	rng *rand.Rand
 	history
 }
 
 func neverMore(tb testing.TB, edit func(*node.Config)) {
-	v := &envelope{tb: tb}
+	v := &envelopeCheck{tb: tb}
 	v.url = startNode(tb, func(c *node.Config) {
 		c.Ingest.RestartBackoff, c.Ingest.RestartBackoffMax = 5*time.Millisecond, 20*time.Millisecond
 		if edit != nil {
@@ -124,7 +117,7 @@ func neverMore(tb testing.TB, edit func(*node.Config)) {
 }
 
 // run watches for so long.
-func (v *envelope) run(soak time.Duration) {
+func (v *envelopeCheck) run(soak time.Duration) {
 	const name = "envelope"
 	tb := v.tb
 	for family := range 4 {
@@ -247,7 +240,7 @@ func (e *envelopeEngine) registerAnew() {
 }
 
 // await is like the function of that name, but gives up as soon as the check failed.
-func (v *envelope) await(done func() string) {
+func (v *envelopeCheck) await(done func() string) {
 	deadline := time.Now().Add(30 * time.Second)
 	for !v.tb.Failed() {
 		last := done()
@@ -263,7 +256,7 @@ func (v *envelope) await(done func() string) {
 }
 
 // query asks for a prompt and judges the answer.
-func (v *envelope) query(i int) {
+func (v *envelopeCheck) query(i int) {
 	from := make([]int, len(v.engines))
 	for k, e := range v.engines {
 		from[k] = e.acked()
