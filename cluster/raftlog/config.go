@@ -26,7 +26,7 @@ var (
 	ErrFounded = errors.New("this data folder already belongs to a cluster")
 )
 
-// Stores are where raft keeps its things. Package raftlog/disk opens them in a folder;
+// Stores are where raft keeps its things. Package cluster/disk opens them in a folder;
 // simulations use memory.
 type Stores struct {
 	Log       raft.LogStore

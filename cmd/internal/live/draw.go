@@ -86,7 +86,11 @@ func Table(w io.Writer, title string, prev, now *Snapshot, top int) error {
 		Count(rate(prev, now, func(s *Snapshot) uint64 { return s.Batches })), lag(now.Lag), now.Gaps)
 	fmt.Fprintf(w, "  held      %s blocks   device %s  host %s  disk %s  external %s\n", Count(float64(now.held())),
 		Count(float64(now.Held[0])), Count(float64(now.Held[1])), Count(float64(now.Held[2])), Count(float64(now.Held[3])))
-	fmt.Fprintf(w, "  distinct  %s blocks   orphans %d   memory %s\n", Count(float64(now.Distinct)), now.Orphans, size(now.Reserved))
+	where := "" // of a cluster only the node that was asked knows what it has
+	if now.Cluster != nil {
+		where = " here"
+	}
+	fmt.Fprintf(w, "  distinct  %s blocks%s   orphans %d   memory %s\n", Count(float64(now.Distinct)), where, now.Orphans, size(now.Reserved))
 	fmt.Fprintf(w, "  streams   %s\n", states(now.Streams))
 	if c := now.Cluster; c != nil {
 		fmt.Fprintf(w, "  cluster   %s\n", c.text())
