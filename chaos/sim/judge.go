@@ -31,10 +31,13 @@ func (w *world) everywhere(v *state.View, e *engine) bool {
 		return false
 	}
 	l := e.lives[len(e.lives)-1]
+	// A node may count on an earlier reader until its map is too old for reads.
 	var reader string
+	handedOver := true
 	for _, s := range v.Catalog.Sources() {
 		if s.Instance == e.id {
 			reader = v.Assignments[s.ID].Node
+			handedOver = time.Since(w.handed[s.ID]) > tServe+slack
 		}
 	}
 	shown := make([]bool, w.cfg.Partitions)
@@ -54,7 +57,7 @@ func (w *world) everywhere(v *state.View, e *engine) bool {
 			case !own.Ready(p, n.name) && !slices.Contains(own.Receivers(p), n.name) && !slices.Contains(v.Receivers(p), n.name):
 			case n.shows(indexer.Slot(l.slot), e.mark.markers[p]):
 				shown[p] = true
-			case w.net.silence(reader, n.name) > sessionOver:
+			case handedOver && w.net.silence(reader, n.name) > sessionOver:
 			case w.net.silence(n.name, reader) > sessionOver && n.unreadable(own, l, p):
 			default:
 				return false

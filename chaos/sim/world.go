@@ -55,11 +55,12 @@ type world struct {
 	boots   uint64
 	names   int
 	indexes []seenIndex
-	lastJob uint64            // the latest layout change that was seen
-	tenures map[uint64]uint64 // by source, as seen last
-	asks    sync.WaitGroup    // queries and operators' commands
-	orders  atomic.Int64      // commands under way
-	faults  atomic.Int64      // frames that an index refused
+	lastJob uint64               // the latest layout change that was seen
+	tenures map[uint64]uint64    // by source, as seen last
+	handed  map[uint64]time.Time // by source, when it was seen to be given to its present reader
+	asks    sync.WaitGroup       // queries and operators' commands
+	orders  atomic.Int64         // commands under way
+	faults  atomic.Int64         // frames that an index refused
 	counts  Counts
 	tally   tally
 	latest  processes
@@ -78,7 +79,7 @@ type seenIndex struct {
 }
 
 func newWorld(cfg Config) *world {
-	w := &world{cfg: cfg, layout: shard.Layout{Partitions: cfg.Partitions}, began: time.Now(), net: newNetwork(cfg.Seed), tenures: map[uint64]uint64{}}
+	w := &world{cfg: cfg, layout: shard.Layout{Partitions: cfg.Partitions}, began: time.Now(), net: newNetwork(cfg.Seed), tenures: map[uint64]uint64{}, handed: map[uint64]time.Time{}}
 	w.raft, w.rumours = newRaftNet(w.net), newRumours(w.net)
 	w.rng = rand.New(rand.NewPCG(cfg.Seed, 1))
 	w.prompts = prompts(w.layout)
@@ -219,6 +220,7 @@ func (w *world) observe() {
 	for id, a := range v.Assignments {
 		if old, ok := w.tenures[id]; ok && old != a.Tenure {
 			w.counts.Takeovers++
+			w.handed[id] = now
 		}
 		w.tenures[id] = a.Tenure
 	}

@@ -3,6 +3,7 @@ package fanout
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/copywire"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -18,7 +19,8 @@ func (f *Fanout) Up(peer string) bool { return f.peers.get(peer).up() }
 // (rule T2). have are the copies at each node that are equal to what is continued, with
 // the labels that were seen there after the older tenures had been fenced off; at is, by
 // partition, the sequence up to which it is complete. Copies at other owners are filled
-// from these. It fails when a partition would have no copy that can be written to.
+// from these. It fails when a partition would have no copy that can be written to. A
+// node without equal copies that has been fenced off too is among have, with none.
 //
 // It must be called before the first frame of the slot under this tenure.
 func (f *Fanout) Adopt(l copywire.SlotLife, tenure uint64, have map[string][]copywire.Label, at []uint64) error {
@@ -66,6 +68,7 @@ func (f *Fanout) Adopt(l copywire.SlotLife, tenure uint64, have map[string][]cop
 	copy(s.label, at)
 	s.fresh = true
 	f.voidOthers(t, s)
+	f.heedUnfenced(t, have)
 	f.wakeUp()
 	return nil
 }
@@ -88,6 +91,18 @@ func (f *Fanout) voidOthers(t *table, s *slot) {
 		}
 		for _, p := range rest.list() {
 			f.cfg.Owner.BeginLocal(s.name, s.tenure, p)
+		}
+	}
+}
+
+// heedUnfenced has nothing acknowledged for a while if some owner could not be fenced off
+// and cannot be told now: it may count on the earlier reader, which may be itself, and
+// answer from what that sent until its map is too old for reads.
+func (f *Fanout) heedUnfenced(t *table, fenced map[string][]copywire.Label) {
+	for _, pe := range f.peers.all() {
+		if _, ok := fenced[pe.name]; !ok && !pe.up() && !t.routed(pe).empty() {
+			f.unfenced.Store(time.Now().Add(f.cfg.Linger).UnixNano())
+			return
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/copywire"
 	"github.com/kvcluster/kvcluster/cluster/state"
@@ -63,4 +65,43 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 	w.Close()
+}
+
+// An owner that was not fenced off and cannot be told may answer from what the earlier
+// reader sent: until its map is too old for that, nothing is acknowledged without it.
+func TestAdoptWithoutAnOwner(t *testing.T) {
+	for _, fenced := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPaper(t, nil)
+			c := sessionTo("c", 2)
+			for q := range uint32(2) {
+				p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "c"}}}})
+			}
+			p.do(state.Command{Register: &state.Registration{Node: "c", Registration: catalog.Registration{
+				Instance: "i0", Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: "tcp://e:1"}}})
+			src := p.state.View().Catalog.Sources()[0]
+			p.do(state.Command{Assign: &state.Assign{Source: src.ID, Node: "a"}})
+			tenure := p.state.View().Assignments[src.ID].Tenure
+			l := copywire.SlotLife{Group: 1, Slot: 0, Life: src.Ranks[0].Life}
+			have := map[string][]copywire.Label{"a": nil, "c": {{Partition: 0, Tenure: l.Life, Sequence: 7}, {Partition: 1, Tenure: l.Life, Sequence: 9}}}
+			if fenced {
+				have["b"] = nil
+			}
+			p.fan.OnPeer(c, true)
+			must(t, p.fan.Adopt(l, tenure, have, []uint64{7, 9}))
+			w := p.fan.NewWriter()
+			f := frame(l, 1, 10)
+			f[4] = tenure
+			must(t, w.Write(f))
+			p.fan.OnAck(c, 2)
+			if fenced {
+				applied(t, w, 1)
+			} else {
+				applied(t, w, 0)
+				time.Sleep(p.fan.cfg.Linger)
+				applied(t, w, 1)
+			}
+			w.Close()
+		})
+	}
 }

@@ -1,6 +1,9 @@
 package fanout
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // checkpointEvery is after how many frames a writer begins a checkpoint of its own
 // accord: it costs a few dozen loads.
@@ -13,7 +16,8 @@ const checkpointEvery = 256
 //	   done                checkpoint      checkpoint
 //
 // A checkpoint is done when the local index has passed its mark and every session that
-// was counted when it was made has acknowledged what had been sent to it, or has lapsed.
+// was counted when it was made has acknowledged what had been sent to it, or has lapsed;
+// and no owner may be left that answers from what an earlier reader sent.
 type checkpoints struct {
 	mu   sync.Mutex
 	done uint64
@@ -75,6 +79,9 @@ func (c *checkpoints) addLocked(w *writer) {
 // passed reports whether everybody has what the checkpoint stands for. What somebody
 // has is not asked again.
 func (cp *checkpoint) passed(w *writer) bool {
+	if until := w.f.unfenced.Load(); until != 0 && time.Now().UnixNano() < until {
+		return false
+	}
 	for i := 0; i < len(cp.waits); {
 		x := cp.waits[i]
 		switch {

@@ -89,8 +89,9 @@
 //
 //   - (*) Hold-back instead of a paused stream. The queue of one fill is bounded
 //     (HoldBytes); the target sees what the protocol prescribes.
-//   - A node that an adopting reader cannot reach, while the earlier reader still can,
-//     may answer from what that one sent until its session with it is over.
+//   - A node that an adopting reader can neither fence nor tell anything may answer from
+//     what the earlier reader sent until its map is too old for reads. For so long
+//     (Linger) nothing that this node's ingest writes is acknowledged.
 //   - Two targets that lack the same get two dumps.
 //   - A fill has one source; partitions that are open elsewhere come with the next.
 //

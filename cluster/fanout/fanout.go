@@ -32,6 +32,7 @@ type Fanout struct {
 	pacer pacer
 
 	heldBytes atomic.Int64 // of all queues
+	unfenced  atomic.Int64 // until then (Unix nanoseconds) nothing is acknowledged: see heedUnfenced
 	reporting atomic.Bool  // somebody waits for acknowledgements to report
 	backlog   atomic.Int64 // fills that wait for a worker
 

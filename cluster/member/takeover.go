@@ -100,6 +100,9 @@ func (t *takeover) adopt(ctx context.Context, l copywire.SlotLife, tenure uint64
 	}
 	have := map[string][]copywire.Label{}
 	at := make([]uint64, len(best))
+	for name := range found {
+		have[name] = nil // fenced off, whatever it has
+	}
 	for p, b := range best {
 		at[p] = b.label.Sequence
 		for name, f := range found {
