@@ -46,6 +46,8 @@ func New(cfg Config) (*Gossip, error) {
 	g := &Gossip{cfg: cfg, log: log, wake: make(chan struct{}, 1)}
 	g.table = newTable(g.nodeName())
 	g.mu.meta, g.mu.cluster, g.mu.seeds = cfg.Meta, cfg.Meta.ClusterID, append([]string(nil), cfg.Seeds...)
+	// Whoever waits at the port is answered as soon as it is open.
+	g.table.setMeta(g.mu.meta, g.mu.cluster)
 	return g, nil
 }
 
@@ -74,7 +76,6 @@ func (g *Gossip) Start() error {
 	d := &delegate{g}
 	mc.Delegate, mc.Events, mc.Alive = d, d, d
 	// Create calls back, under no lock of ours but this one: callbacks do not take it.
-	g.table.setMeta(g.mu.meta, g.mu.cluster)
 	list, err := memberlist.Create(mc)
 	if err != nil {
 		_ = m.Shutdown()

@@ -93,6 +93,33 @@ func FuzzGreeting(f *testing.F) {
 	})
 }
 
+// A node whose port has just been opened may be greeted before Start has returned, as
+// when all nodes of a cluster start at once: it says who it is.
+func TestGreetedBeforeStarted(t *testing.T) {
+	w := newWorld(t)
+	cfg := w.config(1)
+	g, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := net.Pipe()
+	go func() {
+		defer far.Close()
+		g.answer(far)
+	}()
+	ask, err := greeting{label: g.cfg.Label, time: time.Now(), self: w.config(2).Meta}.append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Write(ask); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := readGreeting(near)
+	if err != nil || reply.verdict != welcome || reply.open(nil) != welcome || reply.self.ServerID != cfg.Meta.ServerID {
+		t.Errorf("answer %+v, %v; want one by %s", reply, err, cfg.Meta.ServerID)
+	}
+}
+
 // Whatever comes on a stream, the node answers or closes, and goes on.
 func TestStrangers(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
