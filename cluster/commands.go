@@ -30,8 +30,13 @@ func (c commands) propose(cmd state.Command, done func(error)) {
 }
 
 // NewLife implements ingest.Log.
-func (c commands) NewLife(instance string, rank uint32, life uint64, done func(error)) {
-	c.propose(state.Command{NewLife: &state.NewLife{Instance: instance, Rank: rank, Life: life}}, done)
+func (c commands) NewLife(instance string, rank uint32, life uint64, filling bool, done func(error)) {
+	c.propose(state.Command{NewLife: &state.NewLife{Instance: instance, Rank: rank, Life: life, Filling: filling}}, done)
+}
+
+// Filled implements ingest.Log.
+func (c commands) Filled(instance string, rank uint32, life uint64, done func(error)) {
+	c.propose(state.Command{Filled: &state.Filled{Instance: instance, Rank: rank, Life: life}}, done)
 }
 
 // Discover implements ingest.Log.

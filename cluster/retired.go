@@ -81,7 +81,8 @@ func (n *Node) owe(v *state.View) {
 // Renew has the source of a slot begin again under a new tenure, so that the slot gets a
 // new life and is filled from the engine: a part of what it held is nowhere any more. The
 // takeover that comes with the tenure finds that out, also for a life that has been taken
-// over before.
+// over before. Ingest may be about to begin a new life for reasons of its own: the log
+// lets only one of the two happen, or each would undo what the other began.
 func (n *Node) Renew(ctx context.Context, group, slot uint32, life uint64) error {
 	v := n.View()
 	for _, src := range v.Catalog.Sources() {
@@ -92,7 +93,8 @@ func (n *Node) Renew(ctx context.Context, group, slot uint32, life uint64) error
 		for _, r := range src.Ranks {
 			if r.Slot == slot && r.Life == life {
 				n.log.Warn("a slot starts over: no complete copy of all it held is left", "instance", src.Instance, "rank", r.Rank, "slot", slot, "life", life)
-				_, err := n.propose(ctx, state.Command{Assign: &state.Assign{Source: src.ID, Node: n.cfg.Name, Over: a.Tenure}})
+				_, err := n.propose(ctx, state.Command{Assign: &state.Assign{Source: src.ID, Node: n.cfg.Name, Over: a.Tenure,
+					Lost: catalog.Retired{Group: group, Slot: slot, Life: life}}})
 				return err
 			}
 		}

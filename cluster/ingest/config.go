@@ -67,6 +67,10 @@ type Config struct {
 	// owners are told how far a slot has come; default 1 s.
 	AdoptTimeout, CursorEvery time.Duration
 
+	// FillPatience is how long answers without a slot that started over are called
+	// incomplete at most, if its engine does not say what it holds; default 10 s.
+	FillPatience time.Duration
+
 	Tick time.Duration // resolution of all time-outs; default 100 ms
 
 	// Limits of each translator; 0 = its defaults.
@@ -100,6 +104,7 @@ func (c *Config) applyDefaults() {
 	orDefault(&c.LogTimeout, 10*time.Second)
 	orDefault(&c.AdoptTimeout, 30*time.Second)
 	orDefault(&c.CursorEvery, time.Second)
+	orDefault(&c.FillPatience, 10*time.Second)
 	orDefault(&c.Tick, 100*time.Millisecond)
 	if c.Tenure == nil {
 		c.Tenure = func(s catalog.Source) uint64 { return s.ID }
@@ -128,6 +133,7 @@ func (c Config) Validate() error {
 	positive("LogTimeout", int64(c.LogTimeout))
 	positive("AdoptTimeout", int64(c.AdoptTimeout))
 	positive("CursorEvery", int64(c.CursorEvery))
+	positive("FillPatience", int64(c.FillPatience))
 	positive("Tick", int64(c.Tick))
 	atLeast := func(name string, v time.Duration, of string, min time.Duration) {
 		if v < min {

@@ -17,7 +17,12 @@ import (
 // The methods must not block.
 type Log interface {
 	// NewLife asks for a fresh slot for a rank, unless its life is no longer the one given.
-	NewLife(instance string, rank uint32, life uint64, done func(error))
+	// filling: the engine may go on and hold what has to be asked of it again, so answers
+	// without it are not complete before Filled.
+	NewLife(instance string, rank uint32, life uint64, filling bool, done func(error))
+	// Filled says that a life that was filling has all that its engine could be asked for,
+	// applied at all owners.
+	Filled(instance string, rank uint32, life uint64, done func(error))
 	// Discover asks for a slot for a rank that a source carries and nobody registered.
 	Discover(source uint64, rank uint32, done func(error))
 	// Purged reports that no frame for a retired slot will come from here any more and

@@ -40,6 +40,7 @@ type slot struct {
 	waiting bool
 	queue   backlog
 	ask     command // for a life or for the discovery
+	fill    filling
 
 	renewed  time.Time // latest renewal, and the delay of the next one
 	renewGap time.Duration
@@ -99,6 +100,7 @@ func (sl *slot) adopt(r catalog.Rank) {
 	sl.ask = command{token: sl.ask.token}
 	sl.used, sl.degraded, sl.groups, sl.bigram, sl.lastError = false, "", groupFilter{}, false, ""
 	sl.heir = inherited{token: sl.heir.token + 1, why: sl.heir.why}
+	sl.fill = filling{token: sl.fill.token + 1}
 	sl.tr = sl.newTranslator()
 	sl.drain()
 	for _, st := range s.streams {
@@ -268,6 +270,7 @@ func (sl *slot) leave(ended bool) {
 // tick sends and repeats the log command that the slot waits for.
 func (sl *slot) tick(now time.Time) {
 	sl.tickHeir(now)
+	sl.tickFilling(now)
 	a := &sl.ask
 	if !a.want || now.Before(a.at) {
 		return
@@ -282,7 +285,7 @@ func (sl *slot) tick(now time.Time) {
 	if sl.reg.Life == 0 {
 		l.m.deps.Log.Discover(sl.src.spec.ID, sl.rank, done)
 	} else {
-		l.m.deps.Log.NewLife(sl.src.spec.Instance, sl.rank, sl.reg.Life, done)
+		l.m.deps.Log.NewLife(sl.src.spec.Instance, sl.rank, sl.reg.Life, sl.over && sl.canBeFilled(), done)
 	}
 }
 

@@ -232,7 +232,11 @@ func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch)
 		return false
 	case !st.cur.set || seq == st.cur.seq+1:
 		if !st.cur.set && st.noReplay && seq > 0 && s.replayEndpoint(st.rank) != "" {
-			st.short, st.base, st.refillAt = true, seq, s.loop.tl.Now().Add(s.loop.jitter(s.loop.cfg.ProbeMax))
+			wait := s.loop.cfg.ProbeMax
+			if st.hurried { // nothing is wrong with the replay
+				wait = min(wait, s.loop.cfg.RestartBackoff)
+			}
+			st.short, st.base, st.refillAt = true, seq, s.loop.tl.Now().Add(s.loop.jitter(wait))
 		}
 		st.process(seq, digest, payload, b, false)
 		return true

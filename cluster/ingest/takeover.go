@@ -82,11 +82,7 @@ func (sl *slot) takeOver(r catalog.Rank) {
 		return
 	}
 	sl.own = true
-	rank := int64(-1)
-	if s.bindsHere() {
-		rank = int64(r.Rank)
-	}
-	if s.replayEndpoint(rank) == "" {
+	if !sl.canBeFilled() {
 		sl.startOver("no replay endpoint")
 		return
 	}

@@ -206,7 +206,7 @@ func TestSlotOfAGivenSourceIsReported(t *testing.T) {
 		w.settle()
 		equal(t, "held", w.index.Stats().Held[0], 3)
 		if err := w.commit(func(at uint64) error {
-			_, err := w.catalog.NewLife(at, "w1", 0, first.Life)
+			_, err := w.catalog.NewLife(at, "w1", 0, first.Life, false)
 			return err
 		}); err != nil {
 			t.Fatal(err)

@@ -44,6 +44,7 @@ type world struct {
 	lives      int  // NewLife commands that changed something
 	asked      int  // NewLife commands
 	purged     []catalog.Retired
+	filled     []uint64 // lives that were said to be whole
 	faults     []string
 }
 
@@ -126,7 +127,7 @@ func (w *world) partition(path string) indexer.PartitionID {
 	return indexer.PartitionID(shard.Layout{Partitions: 8}.Partition(1, w.locals(path)[0], 0))
 }
 
-func (w *world) NewLife(instance string, rank uint32, life uint64, done func(error)) {
+func (w *world) NewLife(instance string, rank uint32, life uint64, filling bool, done func(error)) {
 	w.command(func(at uint64) error {
 		w.asked++
 		if w.refuseRank != nil {
@@ -134,11 +135,18 @@ func (w *world) NewLife(instance string, rank uint32, life uint64, done func(err
 				return err
 			}
 		}
-		r, err := w.catalog.NewLife(at, instance, rank, life)
+		r, err := w.catalog.NewLife(at, instance, rank, life, filling)
 		if r.Life != 0 {
 			w.lives++
 		}
 		return err
+	}, done)
+}
+
+func (w *world) Filled(instance string, rank uint32, life uint64, done func(error)) {
+	w.command(func(at uint64) error {
+		w.filled = append(w.filled, life)
+		return w.catalog.Filled(at, instance, rank, life)
 	}, done)
 }
 

@@ -79,6 +79,21 @@ func (l *lacks) slots(x *Searcher, v *state.View) {
 	}
 }
 
+// filling notes the slots that had not all of what their engines were known to hold when
+// the first answer to the question was read, or began again since.
+func (l *lacks) filling(x *Searcher, v *state.View) {
+	g, ok := v.Catalog.GroupByID(uint32(x.question.query.Group))
+	if !ok {
+		return
+	}
+	for slot, h := range g.Unwhole(x.pin) {
+		if x.concerns(indexer.Slot(slot)) {
+			l.noSlot = true
+			l.add(fmt.Sprintf("instance %s rank %d: it started over, and its engine is being asked what it holds", h.Instance, h.Rank))
+		}
+	}
+}
+
 func (l *lacks) stale(by string, age time.Duration) {
 	if l.by == "" || age > l.age {
 		l.by, l.age = by, age

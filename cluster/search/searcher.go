@@ -104,6 +104,11 @@ func (x *Searcher) Prefixes(q indexer.Query, rows []indexer.Row, dst []indexer.P
 // ask answers x.question into x.local: by the trees of this node when it is a ready
 // owner, and by others for what is left.
 func (x *Searcher) ask() {
+	x.collect()
+	x.lacks.filling(x, x.s.deps.View())
+}
+
+func (x *Searcher) collect() {
 	s := x.s
 	x.started, x.pin, x.failures = false, 0, x.failures[:0]
 	x.open.reset()

@@ -22,6 +22,7 @@ type Command struct {
 	Unregister *Unregister   `msgpack:",omitempty"`
 	Discover   *Discover     `msgpack:",omitempty"`
 	NewLife    *NewLife      `msgpack:",omitempty"`
+	Filled     *Filled       `msgpack:",omitempty"`
 	Purged     *Purged       `msgpack:",omitempty"`
 	Assign     *Assign       `msgpack:",omitempty"`
 	Begin      *Begin        `msgpack:",omitempty"`
@@ -60,6 +61,15 @@ type NewLife struct {
 	Instance string
 	Rank     uint32
 	Life     uint64 // the life that ends
+	// Filling: the new life begins in the middle of an engine's run.
+	Filling bool
+}
+
+// Filled says that such a life has all now that its engine could be asked for.
+type Filled struct {
+	Instance string
+	Rank     uint32
+	Life     uint64
 }
 
 // Purged says that a member holds nothing of a retired slot any more.
@@ -75,6 +85,9 @@ type Assign struct {
 	// Over is the tenure that is to end, when the node that reads the source is to begin
 	// it again. 0 = giving a source to the node that has it changes nothing.
 	Over uint64
+	// Lost, if set, is the life for whose sake it is to begin again: when another one has
+	// begun already, nothing changes.
+	Lost catalog.Retired
 }
 
 // Begin starts a layout change.
@@ -200,7 +213,7 @@ func (s *State) apply(c Command, r *Result) error {
 	case c.Discover != nil:
 		return s.catalog.Discover(s.index, c.Discover.Source, c.Discover.Rank)
 	case c.NewLife != nil:
-		old, err := s.catalog.NewLife(s.index, c.NewLife.Instance, c.NewLife.Rank, c.NewLife.Life)
+		old, err := s.catalog.NewLife(s.index, c.NewLife.Instance, c.NewLife.Rank, c.NewLife.Life, c.NewLife.Filling)
 		if err != nil {
 			return err
 		}
@@ -209,6 +222,8 @@ func (s *State) apply(c Command, r *Result) error {
 			s.retire(old)
 		}
 		return nil
+	case c.Filled != nil:
+		return s.catalog.Filled(s.index, c.Filled.Instance, c.Filled.Rank, c.Filled.Life)
 	case c.Purged != nil:
 		s.purged(c.Purged.Member, c.Purged.Slot)
 		return nil

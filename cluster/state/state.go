@@ -242,6 +242,11 @@ func (s *State) assignSource(a Assign) error {
 	if assigned && old.Node == node && (a.Over == 0 || a.Over != old.Tenure) {
 		return nil
 	}
+	if a.Lost != (catalog.Retired{}) && !slices.ContainsFunc(sources[i].Ranks, func(r catalog.Rank) bool {
+		return a.Lost == catalog.Retired{Group: sources[i].Group.ID, Slot: r.Slot, Life: r.Life}
+	}) {
+		return nil
+	}
 	if assigned && old.Node != node && catalog.Binds(sources[i].Endpoint) {
 		return fmt.Errorf("%w: the engines of source %d connect to %s; it stays there until that member is removed", ErrRefused, source, old.Node)
 	}

@@ -375,6 +375,20 @@ func TestAssignAgain(t *testing.T) {
 	if got := l.View().Assignments[source].Tenure; got != second {
 		t.Fatalf("the same end of a tenure twice: %d after %d", got, second)
 	}
+	// Begun again for the sake of a life: not when another has begun.
+	rank := l.View().Catalog.Sources()[0].Ranks[0]
+	lost := catalog.Retired{Group: 1, Slot: rank.Slot, Life: rank.Life}
+	ok(t, l.do(Command{NewLife: &NewLife{Instance: "1", Rank: rank.Rank, Life: rank.Life}}))
+	ok(t, l.do(Command{Assign: &Assign{Source: source, Node: "a", Over: second, Lost: lost}}))
+	if got := l.View().Assignments[source].Tenure; got != second {
+		t.Fatalf("begun again for a life that had ended: %d after %d", got, second)
+	}
+	rank = l.View().Catalog.Sources()[0].Ranks[0]
+	lost = catalog.Retired{Group: 1, Slot: rank.Slot, Life: rank.Life}
+	ok(t, l.do(Command{Assign: &Assign{Source: source, Node: "a", Over: second, Lost: lost}}))
+	if got := l.View().Assignments[source].Tenure; got <= second {
+		t.Fatalf("not begun again for the life that goes on: %d", got)
+	}
 }
 
 // The first reader of a source continues its lives; whoever reads it later, the same

@@ -171,8 +171,10 @@ func (c *Catalog) Discover(index uint64, source uint64, rank uint32) error {
 
 // NewLife gives a rank a fresh slot, if its present life is the one given, and
 // returns what was retired (rule G1). With another life it does nothing: the
-// command was late or repeated.
-func (c *Catalog) NewLife(index uint64, instance string, rank uint32, life uint64) (Retired, error) {
+// command was late or repeated. With filling, or when the life that ends was not whole
+// either, the new one is not whole before Filled: its engine may hold what has to be asked
+// of it again.
+func (c *Catalog) NewLife(index uint64, instance string, rank uint32, life uint64, filling bool) (Retired, error) {
 	w := c.workers[instance]
 	if w == nil || w.ranks[rank] == nil {
 		return Retired{}, fmt.Errorf("%w: instance %s dp_rank %d", ErrNotFound, instance, rank)
@@ -181,14 +183,35 @@ func (c *Catalog) NewLife(index uint64, instance string, rank uint32, life uint6
 	if r.Life != life {
 		return Retired{}, nil
 	}
-	s, err := w.group.acquire(Holder{Instance: instance, Rank: rank, Life: index})
+	h := Holder{Instance: instance, Rank: rank, Life: index}
+	if filling = filling || r.Filling; filling {
+		h.Whole = NotYet
+	}
+	s, err := w.group.acquire(h)
 	if err != nil {
 		return Retired{}, err
 	}
 	c.changed(index)
 	out := w.group.retire(r.Slot)
-	r.Slot, r.Life = s, index
+	r.Slot, r.Life, r.Filling = s, index, filling
 	return out, nil
+}
+
+// Filled says that a life that was not whole is so from now on. Of another life, or a
+// second time, it says nothing.
+func (c *Catalog) Filled(index uint64, instance string, rank uint32, life uint64) error {
+	w := c.workers[instance]
+	if w == nil || w.ranks[rank] == nil {
+		return fmt.Errorf("%w: instance %s dp_rank %d", ErrNotFound, instance, rank)
+	}
+	r := w.ranks[rank]
+	if r.Life != life || !r.Filling {
+		return nil
+	}
+	c.changed(index)
+	r.Filling = false
+	w.group.slots[r.Slot].holder.Whole = index
+	return nil
 }
 
 // Unregistration says what to remove. Without Group the worker is removed wherever
@@ -307,6 +330,7 @@ func (c *Catalog) View() *View {
 		for i, s := range g.slots {
 			if s.state == slotLive {
 				out.holders[i] = s.holder
+				out.whole = max(out.whole, s.holder.Whole)
 			}
 		}
 		v.groups[k], v.byID[g.id] = out, out

@@ -3,6 +3,7 @@ package catalog
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -108,7 +109,7 @@ func TestUnregister(t *testing.T) {
 func TestLives(t *testing.T) {
 	c := New()
 	must(t, c.Register(1, reg("7", 0)))
-	old, err := c.NewLife(2, "7", 0, 1)
+	old, err := c.NewLife(2, "7", 0, 1, false)
 	must(t, err)
 	g, _ := c.View().Group(GroupKey{"llama", "default"})
 	if old != (Retired{Group: g.ID, Slot: 0, Life: 1}) {
@@ -120,7 +121,7 @@ func TestLives(t *testing.T) {
 	if h, live := g.Holder(1); !live || h.Life != 2 || h.Instance != "7" {
 		t.Errorf("holder of the fresh slot: %+v, %v", h, live)
 	}
-	if again, err := c.NewLife(3, "7", 0, 1); err != nil || again != (Retired{}) {
+	if again, err := c.NewLife(3, "7", 0, 1, false); err != nil || again != (Retired{}) {
 		t.Errorf("a repeated restart retired %+v, %v", again, err)
 	}
 	must(t, c.Register(4, reg("8", 0)))
@@ -132,6 +133,49 @@ func TestLives(t *testing.T) {
 	must(t, c.Register(7, reg("9", 0)))
 	if w, _ := c.View().Worker("9"); w.Ranks[0].Slot != 0 {
 		t.Errorf("slot %d, want the purged 0", w.Ranks[0].Slot)
+	}
+}
+
+// A life that began in the middle of an engine's run is not whole before Filled, and so is
+// one that follows it; what was read at an index before that does not count as whole later.
+func TestFilling(t *testing.T) {
+	c := New()
+	must(t, c.Register(1, reg("7", 0)))
+	must(t, c.Register(2, reg("8", 0)))
+	unwhole := func(index uint64) (out []string) {
+		g, _ := c.View().Group(GroupKey{"llama", "default"})
+		for _, h := range g.Unwhole(index) {
+			out = append(out, h.Instance)
+		}
+		return out
+	}
+	check := func(index uint64, want ...string) {
+		t.Helper()
+		if got := unwhole(index); !slices.Equal(got, want) {
+			t.Errorf("not whole at %d: %v, want %v", index, got, want)
+		}
+	}
+	check(0)
+	for _, step := range []struct {
+		index, ends uint64
+		filling     bool
+	}{{3, 1, true}, {4, 3, false}} {
+		_, err := c.NewLife(step.index, "7", 0, step.ends, step.filling)
+		must(t, err)
+		check(step.index, "7")
+		check(step.index+1000, "7")
+	}
+	must(t, c.Filled(5, "7", 0, 3)) // a life that has ended
+	check(5, "7")
+	must(t, c.Filled(6, "7", 0, 4))
+	must(t, c.Filled(7, "7", 0, 4)) // again: nothing
+	check(5, "7")
+	check(6)
+	_, err := c.NewLife(8, "7", 0, 4, false)
+	must(t, err)
+	check(8)
+	if err := c.Filled(9, "9", 0, 4); !errors.Is(err, ErrNotFound) {
+		t.Errorf("filled %v", err)
 	}
 }
 
@@ -168,12 +212,12 @@ func TestInvariants(t *testing.T) {
 			index++
 			inst := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "instance")
 			rank := rapid.Uint32Range(0, 2).Draw(t, "rank")
-			switch rapid.IntRange(0, 4).Draw(t, "command") {
+			switch rapid.IntRange(0, 5).Draw(t, "command") {
 			case 0, 1:
 				_ = c.Register(index, reg(inst, rank))
 			case 2:
 				if w, ok := c.View().Worker(inst); ok {
-					if r, err := c.NewLife(index, inst, w.Ranks[0].Rank, w.Ranks[0].Life); err == nil {
+					if r, err := c.NewLife(index, inst, w.Ranks[0].Rank, w.Ranks[0].Life, index%3 == 0); err == nil {
 						waiting[r] = true
 					}
 				}
@@ -187,6 +231,10 @@ func TestInvariants(t *testing.T) {
 					c.Purged(index, r)
 					delete(waiting, r)
 					break
+				}
+			case 5:
+				if w, ok := c.View().Worker(inst); ok {
+					_ = c.Filled(index, inst, w.Ranks[0].Rank, w.Ranks[0].Life)
 				}
 			}
 			if restored := FromImage(c.Image()); !reflect.DeepEqual(restored.Image(), c.Image()) || !reflect.DeepEqual(restored.View(), c.View()) {
@@ -205,8 +253,16 @@ func TestInvariants(t *testing.T) {
 						t.Fatalf("slot %v is used twice or was reused before its purge", k)
 					}
 					seen[k] = true
-					if h, ok := w.Group.Holder(r.Slot); !ok || h != (Holder{w.Instance, r.Rank, r.Life}) {
-						t.Fatalf("holder of %v is %+v", k, h)
+					h, ok := w.Group.Holder(r.Slot)
+					if !ok || h.Instance != w.Instance || h.Rank != r.Rank || h.Life != r.Life || r.Filling != (h.Whole == NotYet) {
+						t.Fatalf("holder of %v is %+v, its rank %+v", k, h, r)
+					}
+					unwhole := map[uint32]Holder{}
+					for slot, h := range w.Group.Unwhole(index - 1) {
+						unwhole[slot] = h
+					}
+					if got, listed := unwhole[r.Slot]; listed != (h.Whole > index-1) || listed && got != h {
+						t.Fatalf("slot %v, not whole at %d: %v, %+v", k, index-1, listed, h)
 					}
 				}
 			}

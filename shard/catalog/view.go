@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 )
 
@@ -32,6 +33,7 @@ type Group struct {
 	Key       GroupKey
 	BlockSize uint32
 	holders   []Holder // by slot; Life 0 = nobody
+	whole     uint64   // the highest Whole of holders
 }
 
 // Holder is who a slot is.
@@ -39,7 +41,14 @@ type Holder struct {
 	Instance string
 	Rank     uint32
 	Life     uint64 // 0 = the slot is free or retired
+	// Whole is the log index from which on the slot has all that its engine was known to
+	// hold. 0 = always: the life began with its engine, or with its registration.
+	Whole uint64
 }
+
+// NotYet is the Whole of a life that began in the middle of an engine's run and is still
+// being filled from what the engine can replay.
+const NotYet = ^uint64(0)
 
 // Holder returns who the slot is; ok is false for a slot that is not live.
 func (g *Group) Holder(slot uint32) (h Holder, ok bool) {
@@ -48,6 +57,21 @@ func (g *Group) Holder(slot uint32) (h Holder, ok bool) {
 	}
 	h = g.holders[slot]
 	return h, h.Life != 0
+}
+
+// Unwhole yields the live slots that were not whole at a log index. It costs nothing while
+// there are none.
+func (g *Group) Unwhole(index uint64) iter.Seq2[uint32, Holder] {
+	return func(yield func(uint32, Holder) bool) {
+		if g.whole <= index {
+			return
+		}
+		for i, h := range g.holders {
+			if h.Life != 0 && h.Whole > index && !yield(uint32(i), h) {
+				return
+			}
+		}
+	}
 }
 
 // NumSlots returns an upper bound for slot numbers in use.
@@ -59,6 +83,7 @@ type Rank struct {
 	Slot       uint32
 	Life       uint64
 	Discovered bool // seen in a stream, not registered
+	Filling    bool // its holder's Whole is NotYet
 }
 
 // Worker is one instance in a View. Ranks are ordered by number.

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"encoding/json"
 	"flag"
+	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -235,8 +238,33 @@ func (e *envelopeEngine) registerAnew() {
 		e.tb.Errorf("unregister %s: HTTP %d %s", e.id, status, ans)
 		return
 	}
+	e.v.await(e.listedAnywhere) // the log is ahead of nodes that follow it (rule G3)
 	e.ack(last)
 	e.register()
+}
+
+// listedAnywhere says which living node still lists the worker.
+func (e *envelopeEngine) listedAnywhere() string {
+	for _, url := range e.everywhere() {
+		resp, err := http.Get(url + "/workers")
+		if err != nil {
+			return err.Error()
+		}
+		var ws []struct {
+			InstanceID any `json:"instance_id"`
+		}
+		err = json.NewDecoder(resp.Body).Decode(&ws)
+		resp.Body.Close()
+		if err != nil {
+			return err.Error()
+		}
+		for _, w := range ws {
+			if fmt.Sprint(w.InstanceID) == e.id {
+				return fmt.Sprintf("worker %s is still listed at %s", e.id, url)
+			}
+		}
+	}
+	return ""
 }
 
 // await is like the function of that name, but gives up as soon as the check failed.

@@ -1,0 +1,87 @@
+package ingest
+
+import "time"
+
+// A life that began in the middle of an engine's run, because the slot was taken over and
+// nothing proved how far it had come, is empty although its engine is not. The catalog
+// calls it filling, and answers without it are not complete, until its reader says that it
+// has what the engine can be asked for:
+//
+//	life here        its streams are live        all of it applied        in the log
+//	---|-------------------|---------------------------|---------------------|
+//	   | batches from the engine's buffer              | Log.Filled          | complete
+//
+// An engine that cannot be asked is not waited for longer than Config.FillPatience: what
+// it held is unknown then, and its stream's warning says so.
+
+// filling is how far that is.
+type filling struct {
+	since   time.Time // this reader has had the life; zero = not yet
+	written bool      // up to mark is all that there was to ask for
+	mark    uint64
+	asked   bool // Log.Filled is under way
+	at      time.Time
+	backoff time.Duration
+	token   uint64 // late answers are ignored
+}
+
+// tickFilling says that the life is whole, when it is.
+func (sl *slot) tickFilling(now time.Time) {
+	f, l := &sl.fill, sl.src.loop
+	if !sl.reg.Filling || sl.waiting || sl.heir.unproved {
+		f.written = false
+		return
+	}
+	if f.since.IsZero() {
+		f.since = now
+	}
+	if !sl.asFullAsCanBe(now) {
+		f.written = false
+		return
+	}
+	if !f.written {
+		f.written, f.mark = true, l.w.Written()
+	}
+	if f.asked || now.Before(f.at) || l.w.Applied() < f.mark {
+		return
+	}
+	f.asked, f.token = true, f.token+1
+	token := f.token
+	l.m.deps.Log.Filled(sl.src.spec.Instance, sl.rank, sl.reg.Life, func(err error) {
+		l.tl.Post(func() {
+			if f := &sl.fill; f.token == token {
+				// The flag itself goes away with a view.
+				f.asked = false
+				f.backoff = min(max(2*f.backoff, l.cfg.RetryMin), l.cfg.RetryMax)
+				f.at = l.tl.Now().Add(f.backoff)
+			}
+		})
+	})
+}
+
+// asFullAsCanBe says whether nothing more of the past is to be expected.
+func (sl *slot) asFullAsCanBe(now time.Time) bool {
+	if now.Sub(sl.fill.since) >= sl.src.loop.cfg.FillPatience {
+		for _, st := range sl.src.streams {
+			if st.feeds(sl) && st.state == replaying && st.rep != nil && st.rep.progress {
+				return false
+			}
+		}
+		return true
+	}
+	for _, st := range sl.src.streams {
+		if st.feeds(sl) && (st.state != live || st.short || st.hurried) {
+			return false
+		}
+	}
+	return len(sl.src.streams) > 0
+}
+
+// canBeFilled says whether the engine can be asked for what it holds.
+func (sl *slot) canBeFilled() bool {
+	rank := int64(-1)
+	if sl.src.bindsHere() {
+		rank = int64(sl.rank)
+	}
+	return sl.src.replayEndpoint(rank) != ""
+}

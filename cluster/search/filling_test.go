@@ -1,0 +1,79 @@
+package search
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvcluster/kvcluster/cluster/state"
+	"github.com/kvcluster/kvcluster/indexer"
+)
+
+// startOver gives an instance a new life that its engine has to fill.
+func (r *rig) startOver(instance string) (life uint64) {
+	w, _ := r.state.View().Catalog.Worker(instance)
+	return r.apply(state.Command{NewLife: &state.NewLife{Instance: instance, Life: w.Ranks[0].Life, Filling: true}}).Index
+}
+
+func (r *rig) filled(instance string, life uint64) {
+	r.apply(state.Command{Filled: &state.Filled{Instance: instance, Life: life}})
+}
+
+// An answer that was read while a slot was being filled after a start in the middle of its
+// engine's run says so, whoever read it and however long ago; one read afterwards does not.
+func TestFillingIsSaid(t *testing.T) {
+	inBubble(t, func(t *testing.T) *rig {
+		r := three(t, nil, mutant{})
+		named := func(where string, got asked) {
+			t.Helper()
+			if got.err != nil || !got.Partial || len(got.Missing) != 1 || !strings.Contains(got.Missing[0], "instance 0 rank 0") {
+				r.fail("%s: %v %+v %v", where, got.depth, got.Completeness, got.err)
+			}
+		}
+		life := r.startOver("0")
+		for n := range 6 {
+			delete(r.held, heldKey{"0", n})
+		}
+		for _, node := range []string{"a", "b", "c"} {
+			named("filling, at "+node, r.query(node, 1))
+		}
+		x := r.nodes["a"].s.NewSearcher()
+		defer x.Close()
+		_, slot := r.slot("0")
+		_, other := r.slot("1")
+		for s, want := range map[indexer.Slot]bool{slot: true, other: false} {
+			x.Begin(t.Context())
+			x.Explain(r.question(1), s, nil)
+			if c, err := x.Completeness(); c.Partial != want || err != nil {
+				t.Errorf("explain slot %d: %+v %v", s, c, err)
+			}
+		}
+		for _, node := range []string{"a", "c"} { // it is filled between the reading and the end
+			for _, owner := range []string{"a", "b"} {
+				r.nodes[owner].index.pause.Store(int64(10 * time.Millisecond))
+			}
+			time.AfterFunc(5*time.Millisecond, func() {
+				r.store("0", 1, 5)
+				r.filled("0", life)
+			})
+			named("filled meanwhile, at "+node, r.query(node, 1))
+			for _, owner := range []string{"a", "b"} {
+				r.nodes[owner].index.pause.Store(0)
+			}
+			r.check("filled", 1, r.query(node, 1))
+			delete(r.held, heldKey{"0", 1})
+			// It starts over and is filled between the reading and the end.
+			for _, owner := range []string{"a", "b"} {
+				r.nodes[owner].index.pause.Store(int64(10 * time.Millisecond))
+			}
+			time.AfterFunc(5*time.Millisecond, func() { r.filled("0", r.startOver("0")) })
+			named("all of it meanwhile, at "+node, r.query(node, 1))
+			for _, owner := range []string{"a", "b"} {
+				r.nodes[owner].index.pause.Store(0)
+			}
+			r.check("filled again", 1, r.query(node, 1))
+			life = r.startOver("0")
+		}
+		return r
+	})
+}
