@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/state"
+	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
@@ -26,6 +28,32 @@ func (c commands) propose(cmd state.Command, done func(error)) {
 		defer cancel()
 		_, err := c.n.propose(ctx, cmd)
 		done(err)
+	})
+}
+
+// tellAgain is how long a command that nobody waits for rests after a failure.
+const tellAgain = time.Second
+
+// tellBigram lets the log know that engines of a group send EAGLE pages, however long it
+// takes: queries at other nodes find none of their blocks before.
+func (n *Node) tellBigram(group indexer.GroupID) {
+	id := uint32(group)
+	commands{n}.run(func(ctx context.Context) {
+		for {
+			pctx, cancel := context.WithTimeout(ctx, commandTimeout)
+			_, err := n.propose(pctx, state.Command{Bigram: &id})
+			cancel()
+			if err == nil || errors.Is(err, catalog.ErrNotFound) { // its last worker has gone
+				return
+			}
+			rest := time.NewTimer(tellAgain)
+			select {
+			case <-ctx.Done():
+				rest.Stop()
+				return
+			case <-rest.C:
+			}
+		}
 	})
 }
 

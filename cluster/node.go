@@ -112,7 +112,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	if deps.Spread != nil {
 		newWriter = deps.Spread.Fanout.NewWriter
 	}
-	in := ingest.Deps{Network: deps.Network, Log: commands{n}, NewWriter: newWriter, Logger: deps.Logger}
+	in := ingest.Deps{Network: deps.Network, Log: commands{n}, NewWriter: newWriter, Bigram: n.tellBigram, Logger: deps.Logger}
 	if deps.Spread != nil {
 		in.Takeover, in.Cursor = deps.Spread.Takeover, deps.Spread.Cursor
 	}
@@ -164,6 +164,16 @@ func (n *Node) Index() indexer.Index { return n.deps.Index }
 
 // Ingest returns the node's sources.
 func (n *Node) Ingest() *ingest.Manager { return n.ingest }
+
+// Bigram reports whether engines of a group send EAGLE pages: this node has seen some, or
+// the log knows of those that other nodes have.
+func (n *Node) Bigram(group uint32) bool {
+	if n.ingest.Bigram(indexer.GroupID(group)) {
+		return true
+	}
+	g, ok := n.View().Catalog.GroupByID(group)
+	return ok && g.Bigram
+}
 
 // Run works until ctx is done; it returns when every goroutine of the node is gone.
 // Ingest ends first, so that what it still sends finds its way.

@@ -1,10 +1,8 @@
 package router
 
 import (
-	"slices"
 	"strconv"
 
-	"github.com/kvcluster/kvcluster/shard/catalog"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -61,10 +59,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	r := c.router
 	view, node := r.cluster.View(), r.cluster.Status()
 	r.names.prune(view)
-	r.hashes.keep(func(instance string, rank uint32) bool {
-		w, _ := view.Worker(instance)
-		return slices.ContainsFunc(w.Ranks, func(x catalog.Rank) bool { return x.Rank == rank })
-	})
 	e := emitter{out}
 	e.gauge(descModels, float64(len(view.Groups())))
 	e.gauge(descWorkers, float64(len(view.Workers())))

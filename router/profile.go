@@ -5,17 +5,24 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
-	"sync"
 
 	"github.com/kvcluster/kvcluster/router/internal/wire"
+	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
 // hashProfile is how a vLLM engine makes its block hashes, as Mooncake's msgpack clients
 // register it. The index does not need it (it hashes tokens itself); it is checked, kept
-// and shown, so that such clients find what they expect.
+// with the registration and shown, so that such clients find what they expect.
 type hashProfile struct {
 	strategy, algorithm, seed, projection string
 }
+
+// All that a profile may be, but for the seed.
+const (
+	onlyStrategy   = "vllm_v1"
+	onlyAlgorithm  = "sha256_cbor"
+	onlyProjection = "low64_be"
+)
 
 // readProfile reads a hash_profile. The seed must be a string: "0", "00" and 0 differ.
 func readProfile(v wire.Value) (*hashProfile, error) {
@@ -50,12 +57,12 @@ func (p *hashProfile) check() error {
 		return &apiError{status: http.StatusBadRequest, text: fmt.Sprintf("unsupported %s `%s`: want %s", name, got, want), field: "hash_profile." + name}
 	}
 	switch {
-	case p.strategy != "vllm_v1":
-		return bad("strategy", p.strategy, "vllm_v1")
-	case p.algorithm != "sha256_cbor":
-		return bad("algorithm", p.algorithm, "sha256_cbor")
-	case p.projection != "low64_be":
-		return bad("index_projection", p.projection, "low64_be")
+	case p.strategy != onlyStrategy:
+		return bad("strategy", p.strategy, onlyStrategy)
+	case p.algorithm != onlyAlgorithm:
+		return bad("algorithm", p.algorithm, onlyAlgorithm)
+	case p.projection != onlyProjection:
+		return bad("index_projection", p.projection, onlyProjection)
 	case p.seed == "":
 		return bad("python_hash_seed", p.seed, "the text of PYTHONHASHSEED of the engines")
 	}
@@ -90,42 +97,10 @@ func (p *hashProfile) fields() map[string]any {
 	}
 }
 
-// profiles keeps the hash profiles registered through this node, by instance and rank.
-// They are for display only and not replicated.
-type profiles struct {
-	mu struct {
-		sync.Mutex
-		of map[profileKey]*hashProfile
+// profileOf returns the profile that a rank was registered with, nil when it had none.
+func profileOf(r catalog.Registration) *hashProfile {
+	if r.HashSeed == "" {
+		return nil
 	}
-}
-
-type profileKey struct {
-	instance string
-	rank     uint32
-}
-
-func (p *profiles) put(instance string, rank uint32, h *hashProfile) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.of == nil {
-		p.mu.of = map[profileKey]*hashProfile{}
-	}
-	p.mu.of[profileKey{instance, rank}] = h
-}
-
-func (p *profiles) get(instance string, rank uint32) *hashProfile {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.of[profileKey{instance, rank}]
-}
-
-// keep forgets the profiles that the test refuses.
-func (p *profiles) keep(live func(instance string, rank uint32) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for k := range p.mu.of {
-		if !live(k.instance, k.rank) {
-			delete(p.mu.of, k)
-		}
-	}
+	return &hashProfile{strategy: onlyStrategy, algorithm: onlyAlgorithm, seed: r.HashSeed, projection: onlyProjection}
 }

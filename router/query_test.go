@@ -20,23 +20,6 @@ func tokens(n int) (list string, ids []uint32, locals []uint64) {
 	return list, ids, blockhash.AppendTokens(nil, ids, 4, blockhash.Seed)
 }
 
-// The worked example of the score response: a device chain of two blocks on rank 0 and
-// one on rank 1, and what host and disk add.
-func TestWorkedExample(t *testing.T) {
-	f := setup(t, Config{})
-	for rank := range 2 {
-		f.mustPost("/register", fmt.Sprintf(`{"instance_id":7,"dp_rank":%d,"endpoint":"tcp://h:%d","model_name":"m","block_size":16}`, rank, 1000+rank), 201)
-	}
-	path := []uint64{11, 22, 33, 44, 55}
-	f.fake.hold("7", 0, indexer.Device, 0, path[:2]...)
-	f.fake.hold("7", 1, indexer.Device, 0, path[:1]...)
-	f.fake.hold("7", 0, indexer.Host, 2, path[:3]...)
-	f.fake.hold("7", 0, indexer.Disk, 3, path...)
-	f.fake.hold("7", 1, indexer.Disk, 1, path[:2]...)
-	f.post("/query_by_hash", `{"block_hashes":[11,22,33,44,55,66],"model_name":"m"}`).want(t, 200,
-		`{"scores":{"7":{"0":32,"1":16}},"frequencies":[],"instances":{"7":{"longest_matched":80,"gpu":32,"dp":{"0":32,"1":16},"cpu":48,"disk":80}}}`)
-}
-
 func TestQueryTokens(t *testing.T) {
 	f := setup(t, Config{})
 	for _, id := range []string{"1", "2", "10", "name"} {
@@ -63,29 +46,6 @@ func TestQueryTokens(t *testing.T) {
 	f.post("/query_by_hash", `{"block_hashes":[],"model_name":"m"}`).want(t, 200, empty)
 	f.post("/query", `{"token_ids":[1],"model_name":"m","routing_group":"x"}`).want(t, 404, `{"error":"no indexer for model=m routing_group=x"}`)
 	f.post("/query_by_hash", `{"block_hashes":[1],"model_name":"q:\"/"}`).want(t, 404, `{"error":"no indexer for model=q:\"/ routing_group=default"}`)
-}
-
-// LoRA and salt are part of the seed; empty means absent.
-func TestQueryNamespaces(t *testing.T) {
-	f := setup(t, Config{})
-	f.register("1", 0)
-	list, ids, plain := tokens(4)
-	lora := blockhash.AppendTokens(nil, ids, 4, blockhash.NamespaceSeed("adapter-a", ""))
-	both := blockhash.AppendTokens(nil, ids, 4, blockhash.NamespaceSeed("adapter-a", "tenant-a"))
-	f.register("2", 0)
-	f.register("3", 0)
-	f.fake.hold("1", 0, indexer.Device, 0, plain...)
-	f.fake.hold("2", 0, indexer.Device, 0, lora...)
-	f.fake.hold("3", 0, indexer.Device, 0, both...)
-	for fields, want := range map[string]string{
-		``: "1", `,"lora_name":"","cache_salt":""`: "1", `,"lora_name":"adapter-a"`: "2",
-		`,"lora_name":"adapter-a","cache_salt":"tenant-a"`: "3", `,"cache_salt":"tenant-a"`: "",
-	} {
-		scores := decode(t, f.mustPost("/query", `{"token_ids":[`+list+`],"model_name":"m"`+fields+`}`, 200).body).(map[string]any)["scores"].(map[string]any)
-		if _, ok := scores[want]; want == "" && len(scores) != 0 || want != "" && (!ok || len(scores) != 1) {
-			t.Errorf("%s: %v, want instance %q", fields, scores, want)
-		}
-	}
 }
 
 func TestQueryByHashValues(t *testing.T) {

@@ -43,9 +43,6 @@ func (c *call) register() error {
 	if err := c.router.cluster.Register(c.r.Context(), q.registration()); err != nil {
 		return err
 	}
-	if q.profile != nil {
-		c.router.hashes.put(q.instance, q.rank, q.profile)
-	}
 	if !q.dialect.mooncake() {
 		return c.ok(http.StatusCreated)
 	}
@@ -108,6 +105,9 @@ func (q *request) registration() catalog.Registration {
 		Instance: q.instance, Rank: q.rank, Group: q.group(), BlockSize: q.blockSize,
 		Endpoint: q.endpoint, ReplayEndpoint: q.replay, Topic: q.topic,
 		Lora: q.lora, EngineType: q.engineType, CountCopies: q.countCopies,
+	}
+	if q.profile != nil {
+		reg.HashSeed = q.profile.seed
 	}
 	if q.dialect.mooncake() {
 		reg.Salt = q.salts[0]

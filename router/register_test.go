@@ -56,33 +56,6 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-func TestRegisterEndpoints(t *testing.T) {
-	f := setup(t, Config{})
-	id := 0
-	reg := func(endpoint, replay string) answer {
-		id++
-		return f.post("/register", fmt.Sprintf(`{"instance_id":%d,"endpoint":%q,"replay_endpoint":%q,"model_name":"m","block_size":16}`, id, endpoint, replay))
-	}
-	for _, good := range []string{"tcp://host:1", "tcp://*:0", "tcp://[::1]:5557", "ipc:///tmp/x", "inproc://y"} {
-		topic := reg(good, "")
-		topic.want(t, 201, `{"status":"ok"}`)
-	}
-	for bad, why := range map[string]string{
-		"host:1": "missing scheme", "tcp://": "missing address", "tcp://host": "missing TCP port", "tcp://::1:5": "missing TCP port",
-		"tcp://:5": "missing TCP host", "tcp://[::1:5": "missing closing `]`", "udp://h:1": "unsupported scheme `udp`",
-	} {
-		reg(bad, "").want(t, 400, fmt.Sprintf(`{"error":"invalid ZMQ endpoint `+"`%s`: %s"+`"}`, bad, why))
-		reg("tcp://h:1", bad).want(t, 400, fmt.Sprintf(`{"error":"invalid replay endpoint `+"`%s`: invalid ZMQ endpoint `%s`: %s"+`"}`, bad, bad, why))
-	}
-	if a := reg("tcp://h:70000", ""); a.status != 400 || !strings.Contains(a.body, "invalid TCP port: ") {
-		t.Errorf("port 70000: %d %s", a.status, a.body)
-	}
-	// Endpoints are checked before conflicts.
-	if a := f.post("/register", `{"instance_id":1,"endpoint":"x","model_name":"m","block_size":99}`); a.status != 400 {
-		t.Errorf("bad endpoint and conflict: %d %s", a.status, a.body)
-	}
-}
-
 func TestRegisterClusterErrors(t *testing.T) {
 	f := setup(t, Config{})
 	for _, c := range []struct {
@@ -95,37 +68,6 @@ func TestRegisterClusterErrors(t *testing.T) {
 	} {
 		f.fake.err = c.err
 		f.post("/register", `{"instance_id":1,"endpoint":"tcp://h:1","model_name":"m","block_size":4}`).want(t, c.status, `{"error":"`+c.err.Error()+`"}`)
-	}
-}
-
-func TestUnregister(t *testing.T) {
-	f := setup(t, Config{})
-	un := func(fields string) answer { return f.post("/unregister", "{"+fields+"}") }
-	un(`"instance_id":1,"model_name":"m"`).want(t, 404, `{"error":"instance 1 not found"}`)
-	f.register("1", 0)
-	f.register("1", 1)
-	un(`"instance_id":1,"model_name":"other"`).want(t, 404, `{"error":"instance 1 not found"}`)
-	un(`"instance_id":1,"model_name":"m","routing_group":"g"`).want(t, 404, `{"error":"instance 1 is registered for model=m routing_group=default"}`)
-	un(`"instance_id":1,"model_name":"m","routing_group":"default","dp_rank":7`).want(t, 404, `{"error":"instance 1 dp_rank 7 not found"}`)
-	un(`"instance_id":1,"model_name":"m","routing_group":"default","dp_rank":1`).want(t, 200, `{"status":"ok"}`)
-	if w, ok := f.fake.View().Worker("1"); !ok || len(w.Ranks) != 1 {
-		t.Errorf("after one rank: %+v", w)
-	}
-	un(`"instance_id":1,"model_name":"m","routing_group":"default","dp_rank":0`).want(t, 200, `{"status":"ok"}`)
-	un(`"instance_id":1,"model_name":"m"`).want(t, 404, `{"error":"instance 1 not found"}`)
-	f.post("/query", `{"token_ids":[1],"model_name":"m"}`).want(t, 404, `{"error":"no indexer for model=m routing_group=default"}`)
-
-	// Without a group the rank is not looked at.
-	f.register("1", 0)
-	f.register("1", 1)
-	un(`"instance_id":1,"model_name":"m","dp_rank":9,"tenant_id":5,"routing_group":null`).want(t, 200, `{"status":"ok"}`)
-	if _, ok := f.fake.View().Worker("1"); ok {
-		t.Error("worker is still there")
-	}
-	for _, fields := range []string{``, `"instance_id":1`, `"model_name":"m"`, `"instance_id":1,"model_name":5`, `"instance_id":1,"model_name":"m","dp_rank":-1`} {
-		if a := un(fields); a.status != 422 {
-			t.Errorf("%s: %d %s", fields, a.status, a.body)
-		}
 	}
 }
 

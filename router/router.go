@@ -21,7 +21,6 @@ type Router struct {
 	calls   sync.Pool     // *call
 	bodies  sync.Pool     // *request
 	peers   peerSet
-	hashes  profiles
 	started time.Time
 	running sync.WaitGroup // requests
 }

@@ -16,7 +16,7 @@ func (c *call) services() error {
 				"LoraName": r.Lora, "BlockSize": r.BlockSize, "Endpoint": r.Endpoint, "ReplayEndpoint": r.ReplayEndpoint,
 				"Type": r.EngineType,
 			}
-			if h := c.router.hashes.get(w.Instance, r.Rank); h != nil {
+			if h := profileOf(r.Registration); h != nil {
 				one["HashProfile"] = h.fields()
 			}
 			list = append(list, one)
@@ -49,7 +49,7 @@ func (c *call) globalView() error {
 			ranks := []any{}
 			for _, r := range w.Ranks {
 				ranks = append(ranks, r.Rank)
-				if h := c.router.hashes.get(w.Instance, r.Rank); h != nil {
+				if h := profileOf(r.Registration); h != nil {
 					one["python_hash_seed"], one["root_digest"] = h.seed, h.rootDigest()
 				}
 			}

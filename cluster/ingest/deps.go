@@ -83,6 +83,9 @@ type Deps struct {
 	// the frames in question. It must reach every owner in the order of the frames. What
 	// it never said cannot be inherited.
 	Cursor func(Cursor)
+	// Bigram, if set, is told on a loop that engines of a group have announced EAGLE pages,
+	// once for each group: whoever hashes prompts of it has to know. It must not block.
+	Bigram func(indexer.GroupID)
 	Logger *slog.Logger // nil = discard
 }
 

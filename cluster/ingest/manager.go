@@ -349,9 +349,13 @@ func set(ranks []uint32) map[uint32]bool {
 	return out
 }
 
-func (m *Manager) setBigram(g indexer.GroupID) { m.bigrams.Store(g, struct{}{}) }
+func (m *Manager) setBigram(g indexer.GroupID) {
+	if _, known := m.bigrams.LoadOrStore(g, struct{}{}); !known && m.deps.Bigram != nil {
+		m.deps.Bigram(g)
+	}
+}
 
-// Bigram says whether an engine of the group has announced EAGLE pages, whose blocks
+// Bigram says whether an engine of the group has announced EAGLE pages here, whose blocks
 // are hashed over one token more than they have (blockhash.Content.Window).
 func (m *Manager) Bigram(g indexer.GroupID) bool {
 	_, ok := m.bigrams.Load(g)

@@ -21,6 +21,7 @@ type Command struct {
 	Register   *Registration `msgpack:",omitempty"`
 	Unregister *Unregister   `msgpack:",omitempty"`
 	Discover   *Discover     `msgpack:",omitempty"`
+	Bigram     *uint32       `msgpack:",omitempty"` // a group whose engines send EAGLE pages
 	NewLife    *NewLife      `msgpack:",omitempty"`
 	Filled     *Filled       `msgpack:",omitempty"`
 	Purged     *Purged       `msgpack:",omitempty"`
@@ -210,6 +211,8 @@ func (s *State) apply(c Command, r *Result) error {
 		s.retire(retired...)
 		s.dropStaleAssignments()
 		return nil
+	case c.Bigram != nil:
+		return s.catalog.Bigram(s.index, *c.Bigram)
 	case c.Discover != nil:
 		return s.catalog.Discover(s.index, c.Discover.Source, c.Discover.Rank)
 	case c.NewLife != nil:

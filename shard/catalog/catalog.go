@@ -35,6 +35,7 @@ type group struct {
 	id        uint32
 	key       GroupKey
 	blockSize uint32
+	bigram    bool
 	workers   int
 	slots     []slot
 	retired   int // slots that wait for Purged
@@ -167,6 +168,22 @@ func (c *Catalog) Discover(index uint64, source uint64, rank uint32) error {
 	c.changed(index)
 	w.ranks[rank] = &Rank{Registration: reg, Slot: s, Life: index, Discovered: true}
 	return nil
+}
+
+// Bigram notes that engines of a group send EAGLE pages (Group.Bigram). It does nothing
+// when that is known.
+func (c *Catalog) Bigram(index uint64, id uint32) error {
+	for _, g := range c.groups {
+		if g.id != id {
+			continue
+		}
+		if !g.bigram {
+			c.changed(index)
+			g.bigram = true
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: group %d", ErrNotFound, id)
 }
 
 // NewLife gives a rank a fresh slot, if its present life is the one given, and
@@ -326,7 +343,7 @@ func (c *Catalog) View() *View {
 	}
 	v := &View{Index: c.index, groups: map[GroupKey]*Group{}, byID: map[uint32]*Group{}}
 	for k, g := range c.groups {
-		out := &Group{ID: g.id, Key: k, BlockSize: g.blockSize, holders: make([]Holder, len(g.slots))}
+		out := &Group{ID: g.id, Key: k, BlockSize: g.blockSize, Bigram: g.bigram, holders: make([]Holder, len(g.slots))}
 		for i, s := range g.slots {
 			if s.state == slotLive {
 				out.holders[i] = s.holder

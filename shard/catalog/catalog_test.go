@@ -179,6 +179,33 @@ func TestFilling(t *testing.T) {
 	}
 }
 
+// That engines of a group send EAGLE pages is remembered as long as the group, also in an
+// image.
+func TestBigram(t *testing.T) {
+	c := New()
+	must(t, c.Register(1, reg("a", 0)))
+	before := c.View()
+	id := before.Groups()[0].ID
+	if err := c.Bigram(2, id+1); !errors.Is(err, ErrNotFound) || c.View() != before {
+		t.Errorf("of a group that is not there: %v", err)
+	}
+	must(t, c.Bigram(3, id))
+	known := c.View()
+	must(t, c.Bigram(4, id))
+	if !known.Groups()[0].Bigram || before.Groups()[0].Bigram || c.View() != known || known.Index != 3 {
+		t.Errorf("before %v, then %v at %d", before.Groups()[0].Bigram, known.Groups()[0].Bigram, known.Index)
+	}
+	if g, _ := FromImage(c.Image()).View().GroupByID(id); !g.Bigram {
+		t.Error("an image forgets it")
+	}
+	_, err := c.Unregister(5, Unregistration{Instance: "a", Model: reg("a", 0).Group.Model})
+	must(t, err)
+	must(t, c.Register(6, reg("a", 0)))
+	if c.View().Groups()[0].Bigram {
+		t.Error("a new group begins with it")
+	}
+}
+
 func TestDiscover(t *testing.T) {
 	c := New()
 	must(t, c.Register(1, reg("7", 0, func(r *Registration) { r.ReplayEndpoint = "tcp://127.0.0.1:5558" })))

@@ -18,6 +18,7 @@ type GroupImage struct {
 	ID        uint32
 	Key       GroupKey
 	BlockSize uint32
+	Bigram    bool `msgpack:",omitempty"`
 	Slots     []SlotImage
 }
 
@@ -45,7 +46,7 @@ type SourceImage struct {
 func (c *Catalog) Image() Image {
 	im := Image{Index: c.index, NextGroup: c.nextGroup}
 	for k, g := range c.groups {
-		gi := GroupImage{ID: g.id, Key: k, BlockSize: g.blockSize, Slots: make([]SlotImage, len(g.slots))}
+		gi := GroupImage{ID: g.id, Key: k, BlockSize: g.blockSize, Bigram: g.bigram, Slots: make([]SlotImage, len(g.slots))}
 		for i, s := range g.slots {
 			gi.Slots[i] = SlotImage{Holder: s.holder, State: uint8(s.state)}
 		}
@@ -72,7 +73,7 @@ func FromImage(im Image) *Catalog {
 	c := New()
 	c.index, c.nextGroup = im.Index, im.NextGroup
 	for _, gi := range im.Groups {
-		g := &group{id: gi.ID, key: gi.Key, blockSize: gi.BlockSize, slots: make([]slot, len(gi.Slots))}
+		g := &group{id: gi.ID, key: gi.Key, blockSize: gi.BlockSize, bigram: gi.Bigram, slots: make([]slot, len(gi.Slots))}
 		for i, s := range gi.Slots {
 			g.slots[i] = slot{holder: s.Holder, state: slotState(s.State)}
 			if g.slots[i].state == slotRetired {

@@ -24,6 +24,7 @@ type Registration struct {
 	Lora           string // namespace of events that carry no LoRA name
 	Salt           string // namespace of events that carry no salt
 	EngineType     string // as given ("vLLM", "SGLang", ...); the decoder does not depend on it
+	HashSeed       string // PYTHONHASHSEED of an engine whose hash profile was registered, "" = none; shown, not used
 	CountCopies    bool   // count physical copies of a block instead of one claim per hash
 }
 
@@ -32,8 +33,11 @@ type Group struct {
 	ID        uint32
 	Key       GroupKey
 	BlockSize uint32
-	holders   []Holder // by slot; Life 0 = nobody
-	whole     uint64   // the highest Whole of holders
+	// Bigram: engines of the group have sent EAGLE pages, whose blocks are hashed over one
+	// token more than they have. Once true it stays so.
+	Bigram  bool
+	holders []Holder // by slot; Life 0 = nobody
+	whole   uint64   // the highest Whole of holders
 }
 
 // Holder is who a slot is.

@@ -24,12 +24,33 @@ type nodeStatus struct {
 	} `json:"index"`
 }
 
-func statusOf(tb testing.TB, url string) (st nodeStatus) {
+// statusOf adds up the nodes of a cluster. Blocks count once, however many replicas hold
+// them; while these do not agree, or not all partitions have all of them, it is more or less.
+func statusOf(tb testing.TB, url string) (sum nodeStatus) {
 	tb.Helper()
-	if code, body := call(tb, "GET", url+"/status", nil, &st); code != 200 {
-		tb.Fatalf("status: HTTP %d %s", code, body)
+	sum.Index.Held, sum.Index.Bytes = map[string]uint64{}, map[string]uint64{}
+	for _, at := range nodesOf(url) {
+		var st nodeStatus
+		if code, body := call(tb, "GET", at+"/status", nil, &st); code != 200 {
+			tb.Fatalf("status: HTTP %d %s", code, body)
+		}
+		for tier, n := range st.Index.Held {
+			sum.Index.Held[tier] += n
+		}
+		for purpose, n := range st.Index.Bytes {
+			sum.Index.Bytes[purpose] += n
+		}
+		sum.Index.Distinct += st.Index.Distinct
+		sum.Index.Faults += st.Index.Faults
+		sum.Index.Reserved += st.Index.Reserved
+		sum.Index.Limbo += st.Index.Limbo
 	}
-	return st
+	n := uint64(replicasOf(url))
+	for tier := range sum.Index.Held {
+		sum.Index.Held[tier] = (sum.Index.Held[tier] + n - 1) / n
+	}
+	sum.Index.Distinct = (sum.Index.Distinct + n - 1) / n
+	return sum
 }
 
 // live is what the index uses now.

@@ -40,25 +40,51 @@ func clusterNodes(t testing.TB) int {
 }
 
 // startNode runs a node, or a cluster of them, on free ports until the test ends and
-// returns the URL of one.
+// returns the URL of one: of a cluster that of the node which joined last.
 func startNode(t testing.TB, edit func(*node.Config)) string {
 	t.Helper()
+	urls := startNodes(t, clusterNodes(t), edit)
+	return urls[len(urls)-1]
+}
+
+// isAsked reports whether a configuration is that of the node whose URL startNode returns.
+func isAsked(t testing.TB, c *node.Config) bool {
 	n := clusterNodes(t)
-	if n == 1 {
-		return startOne(t, edit)
+	return n == 1 || c.Name == fmt.Sprintf("n%d", n)
+}
+
+// clusters has, for every URL of a cluster in this process, those of all its nodes.
+var clusters sync.Map
+
+// nodesOf returns the URLs of all nodes of the cluster that a node belongs to.
+func nodesOf(url string) []string {
+	if all, ok := clusters.Load(url); ok {
+		return all.([]string)
 	}
-	seed, url := "", ""
+	return []string{url}
+}
+
+// replicasOf is how many nodes have each partition.
+func replicasOf(url string) int { return min(replicas, len(nodesOf(url))) }
+
+const replicas = 2
+
+// startNodes runs so many nodes, as one cluster if there are several, and returns when
+// every partition has its owners.
+func startNodes(t testing.TB, n int, edit func(*node.Config)) (urls []string) {
+	t.Helper()
+	if n == 1 {
+		return []string{startOne(t, edit)}
+	}
+	seed := ""
 	dir := t.TempDir()
 	for i := range n {
 		name := fmt.Sprintf("n%d", i+1)
 		data := filepath.Join(dir, name)
-		url = startOne(t, func(c *node.Config) {
+		urls = append(urls, startOne(t, func(c *node.Config) {
 			c.Name = name
 			c.Cluster = &node.ClusterConfig{
-				Data: data, Label: dir, Host: "127.0.0.1", Gossip: "127.0.0.1:0", Raft: "127.0.0.1:0", Link: "127.0.0.1:0", Weight: 1, Replicas: 2,
-			}
-			if len(dir) > 60 {
-				c.Cluster.Label = dir[len(dir)-60:]
+				Data: data, Label: dir[max(0, len(dir)-60):], Host: "127.0.0.1", Gossip: "127.0.0.1:0", Raft: "127.0.0.1:0", Link: "127.0.0.1:0", Weight: 1, Replicas: replicas,
 			}
 			if seed != "" {
 				c.Cluster.Seeds = []string{seed}
@@ -66,7 +92,7 @@ func startNode(t testing.TB, edit func(*node.Config)) string {
 			if edit != nil {
 				edit(c)
 			}
-		})
+		}))
 		if seed == "" {
 			var err error
 			if seed, err = node.GossipAddress(data); err != nil {
@@ -74,8 +100,16 @@ func startNode(t testing.TB, edit func(*node.Config)) string {
 			}
 		}
 	}
-	await(t, 60*time.Second, func() string { return unbalanced(t, url, n, 2) })
-	return url
+	for _, url := range urls {
+		clusters.Store(url, urls)
+		await(t, 60*time.Second, func() string { return unbalanced(t, url, n, replicas) })
+	}
+	t.Cleanup(func() {
+		for _, url := range urls {
+			clusters.Delete(url)
+		}
+	})
+	return urls
 }
 
 // unbalanced says what is missing until so many members have every partition with all its

@@ -29,7 +29,7 @@ func TestFiveHundredPublishers(t *testing.T) {
 	}
 	f, tr, _ := startFleet(t, url, cfg)
 	await(t, 20*time.Second, func() string {
-		if n := metric(t, url, "dynamo_kvindexer_listeners", `status="active"`); n != workers {
+		if n := metricAt(t, url, "dynamo_kvindexer_listeners", `status="active"`); n != workers {
 			return fmt.Sprintf("%v of %d streams are active", n, workers)
 		}
 		return ""

@@ -22,7 +22,7 @@ type backend struct {
 
 func (b *backend) View() *catalog.View  { return b.node.View().Catalog }
 func (b *backend) Layout() shard.Layout { return b.node.Layout() }
-func (b *backend) Bigram(g uint32) bool { return b.node.Ingest().Bigram(indexer.GroupID(g)) }
+func (b *backend) Bigram(g uint32) bool { return b.node.Bigram(g) }
 func (b *backend) NewSearcher() router.Searcher {
 	return router.NewLocalSearcher(b.node.Index().NewReader(), func() uint64 { return b.node.View().Index })
 }
