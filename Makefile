@@ -14,7 +14,7 @@ FUZZTIME  ?= 5s
 TRACES    ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance parity soak protocol bench verify fix clean
+.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance parity soak survive oplist protocol bench verify fix clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,13 @@ parity: setup ## the whole conversation trace through real sockets in every form
 
 soak: setup ## answers under traffic, restarts and loss for SOAK, each within what is justified
 	$(GO) test ./cmd/internal/e2e -run '^TestPromise2NeverMore$$' -soak=$(SOAK) -timeout 24h -v
+
+NODES     ?= 5
+survive: setup ## NODES node processes under queries and traffic: join, leave, kill -9 of a reader, an owner, the leader, and what each costs
+	$(GO) test ./cmd/internal/e2e -run '^TestClusterSurvives$$' -survive.nodes=$(NODES) -timeout 1h -v
+
+oplist: setup ## the op lists with known answers through sockets: a node alone, and every node of a cluster of five (a quarter of an hour)
+	$(GO) test ./cmd/internal/e2e -run '^TestOpList$$' -oplist.full -timeout 2h -v
 
 protocol: setup ## the models of the protocol at their larger bounds (minutes, some GB)
 	$(GO) test ./chaos/protocol -deep -timeout 2h -v -run Deep

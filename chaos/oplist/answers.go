@@ -89,6 +89,15 @@ func (l *List) dense(raw uint64) int {
 	return int(raw/perCopy)*l.ids*blocksPerID + int(raw%perCopy)
 }
 
+// AppendBlocks appends the block numbers that contents stand for: for indexes that are
+// asked by tokens, a block's number is its only token.
+func AppendBlocks(dst []uint32, contents []uint64) []uint32 {
+	for _, c := range contents {
+		dst = append(dst, uint32(unmix(c)))
+	}
+	return dst
+}
+
 // unmix is the inverse of Mix: block numbers back from hashes.
 func unmix(z uint64) uint64 {
 	z = (z ^ z>>31 ^ z>>62) * 0x319642B2D24D8EC3 // inverse of 0x94D049BB133111EB
