@@ -12,6 +12,8 @@ var (
 	descPartitions = desc("kvcluster_partitions", "Partitions that lack owners: fewer ready ones than wanted, or none.", "state")
 	descSlots      = desc("kvcluster_slots", "Slots that lost events, or whose copy on this node may not be read.", "state")
 	descChanges    = desc("kvcluster_layout_changes", "Layout changes under way.")
+	descDiskFree   = desc("kvcluster_disk_free_bytes", "Bytes that may still be written to the disk of the data folder.")
+	descDiskLow    = desc("kvcluster_disk_low", "1 when the disk of the data folder is so full that this node does not lead.")
 
 	descLinkUp      = desc("kvcluster_link_up", "1 when frames can be sent to the peer.", "peer")
 	descLinkBytes   = desc("kvcluster_link_bytes_total", "Payload bytes of the link but calls: frames, fills and control, without what link and TCP add.", "peer", "direction")
@@ -50,6 +52,10 @@ func (c *collector) cluster(e emitter, node NodeStatus) {
 	e.gauge(descSlots, float64(s.DegradedSlots), "degraded")
 	e.gauge(descSlots, float64(s.UnreadableSlots), "unreadable")
 	e.gauge(descChanges, float64(s.Changes))
+	if s.Disk.Known {
+		e.gauge(descDiskFree, float64(s.Disk.Free))
+		e.gauge(descDiskLow, boolValue(s.Disk.Low))
+	}
 
 	for i := range node.Peers {
 		p := &node.Peers[i]

@@ -108,6 +108,7 @@ func TestClusterStatus(t *testing.T) {
 	f.fake.status.Cluster = ClusterStatus{
 		ID: "id", Leader: "a", MapIndex: 99, LeaseHeld: true, MapAge: 1250 * time.Millisecond, Members: 4, Alive: 3, Replicas: 2,
 		Balance: 1.0625, LogLag: 5, Unready: 7, Unowned: 1, DegradedSlots: 2, UnreadableSlots: 3, Changes: 1,
+		Disk: DiskStatus{Free: 4096, Low: true, Known: true},
 	}
 	f.fake.status.Search = SearchStatus{
 		Local: 10, Calls: 11, Served: 12, Hedges: 4, HedgesWon: 3, Replans: 2, Failed: map[string]uint64{"timeout": 6}, ServedFailed: map[string]uint64{"behind": 8},
@@ -116,7 +117,7 @@ func TestClusterStatus(t *testing.T) {
 	f.fake.status.Peers = []PeerTraffic{{Peer: "b", Up: true, BytesOut: 21, BytesIn: 22, Frames: 23, Blocks: 24, Bytes: 25, FillBytes: 26}, {Peer: "c"}}
 	status := decode(t, f.get("/status").body).(map[string]any)["cluster"]
 	want := decode(t, `{"id":"id","leader":"a","map_index":99,"lease_held":true,"map_age_ms":1250,"members":4,"alive":3,"replicas":2,"balance":1.062,
-	  "log_lag":5,"unready_partitions":7,"unowned_partitions":1,"degraded_slots":2,"unreadable_slots":3,"changes":1}`)
+	  "log_lag":5,"unready_partitions":7,"unowned_partitions":1,"degraded_slots":2,"unreadable_slots":3,"changes":1,"disk":{"free_bytes":4096,"low":true}}`)
 	if fmt.Sprint(status) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", status, want)
 	}
@@ -130,8 +131,8 @@ func TestClusterStatus(t *testing.T) {
 		`kvcluster_served_reads_failed_total{reason="behind"}`: "8", `kvcluster_read_hedges_total{outcome="sent"}`: "4", `kvcluster_read_hedges_total{outcome="won"}`: "3",
 		`kvcluster_read_hedge_delay_seconds`: "0.003", `kvcluster_read_replans_total`: "2", `kvcluster_read_unreadable_slots_total`: "13",
 		`kvcluster_partial_reads_total{reason="slots"}`: "9", `kvcluster_stale_reads_total{outcome="marked"}`: "3", `kvcluster_stale_reads_total{outcome="refused"}`: "2",
-		`kvcluster_lease_failures_total`: "14",
-		`kvcluster_link_up{peer="b"}`:    "1", `kvcluster_link_up{peer="c"}`: "0", `kvcluster_link_bytes_total{direction="out",peer="b"}`: "21",
+		`kvcluster_lease_failures_total`: "14", `kvcluster_disk_free_bytes`: "4096", `kvcluster_disk_low`: "1",
+		`kvcluster_link_up{peer="b"}`: "1", `kvcluster_link_up{peer="c"}`: "0", `kvcluster_link_bytes_total{direction="out",peer="b"}`: "21",
 		`kvcluster_link_bytes_total{direction="in",peer="b"}`: "22", `kvcluster_forwarded_frames_total{peer="b"}`: "23",
 		`kvcluster_forwarded_blocks_total{peer="b"}`: "24", `kvcluster_forwarded_bytes_total{peer="b"}`: "25", `kvcluster_fill_bytes_total{peer="b"}`: "26",
 	} {

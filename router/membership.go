@@ -81,6 +81,14 @@ type PeerTraffic struct {
 	FillBytes             uint64 // of copies that were filled
 }
 
+// DiskStatus is the disk of a node's data folder.
+type DiskStatus struct {
+	Free int64 // bytes that may still be written; 0 with Known unset
+	// Low: so little that this node does not lead while another one can.
+	Low   bool
+	Known bool
+}
+
 // ClusterStatus is the state of the cluster in short, for /status and /metrics. The zero
 // value is that of a node that is its whole cluster.
 type ClusterStatus struct {
@@ -105,6 +113,7 @@ type ClusterStatus struct {
 	// read now.
 	DegradedSlots, UnreadableSlots int
 	Changes                        int // under way
+	Disk                           DiskStatus
 }
 
 // SearchStatus counts how a node's queries were answered by the cluster.

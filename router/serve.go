@@ -25,7 +25,10 @@ func (r *Router) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	servers := []*http.Server{r.server(r.Handler())}
+	// Requests that still wait for something when the grace is over are told to give up.
+	requests, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	servers := []*http.Server{r.server(requests, r.Handler())}
 	listeners := []net.Listener{main}
 	if r.cfg.DebugAddress != "" {
 		debug, err := listen(ctx, r.cfg.DebugAddress)
@@ -33,7 +36,7 @@ func (r *Router) Run(ctx context.Context) error {
 			main.Close()
 			return fmt.Errorf("pprof: %w", err)
 		}
-		pprofServer := r.server(pprofHandler())
+		pprofServer := r.server(requests, pprofHandler())
 		pprofServer.WriteTimeout = 0 // a profile takes as long as it is asked to
 		servers, listeners = append(servers, pprofServer), append(listeners, debug)
 	}
@@ -58,6 +61,7 @@ func (r *Router) Run(ctx context.Context) error {
 	for _, s := range servers {
 		if err := s.Shutdown(grace); err != nil { // cut off what is still running
 			r.log.Warn("requests cut off at shutdown", "error", err)
+			giveUp()
 			s.Close()
 		}
 	}
@@ -68,8 +72,34 @@ func (r *Router) Run(ctx context.Context) error {
 	return failed
 }
 
-func (r *Router) server(h http.Handler) *http.Server {
+// Probe does for a moment what Run begins with: it opens the ports and the access log,
+// and says what of it cannot be done. A node that would come to serve nothing is better
+// off finding out before it becomes a member of a cluster. Zero values of cfg are
+// defaults.
+func Probe(ctx context.Context, cfg Config) error {
+	cfg.applyDefaults()
+	log := newAccessLog(cfg)
+	err := log.reopen()
+	log.close()
+	if err != nil {
+		return err
+	}
+	for what, address := range map[string]string{"": cfg.Address, "pprof: ": cfg.DebugAddress} {
+		if address == "" {
+			continue
+		}
+		l, err := listen(ctx, address)
+		if err != nil {
+			return fmt.Errorf("%s%w", what, err)
+		}
+		l.Close()
+	}
+	return nil
+}
+
+func (r *Router) server(requests context.Context, h http.Handler) *http.Server {
 	return &http.Server{
+		BaseContext:       func(net.Listener) context.Context { return requests },
 		Handler:           h,
 		ReadHeaderTimeout: r.cfg.ReadHeaderTimeout,
 		ReadTimeout:       r.cfg.ReadTimeout,

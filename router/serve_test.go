@@ -338,3 +338,81 @@ func TestConfigValidate(t *testing.T) {
 		}
 	}
 }
+
+// A request that waits for something when the router is told to end is given up, so that
+// the process ends.
+func TestEndWithARequestThatWaits(t *testing.T) {
+	waiting, gaveUp := make(chan struct{}), make(chan error, 1)
+	f := &fakeCluster{}
+	c := &waitingCluster{fakeCluster: f, leave: func(ctx context.Context) error {
+		close(waiting)
+		<-ctx.Done()
+		gaveUp <- ctx.Err()
+		return ctx.Err()
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	at := make(chan net.Addr, 1)
+	r := New(Config{Address: "127.0.0.1:0", ShutdownTimeout: 20 * time.Millisecond, OnListen: func(a net.Addr) { at <- a }}, c, slog.New(slog.DiscardHandler))
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	url := "http://" + (<-at).String() + "/members/a/leave"
+	go func() {
+		if resp, err := http.Post(url, "application/json", nil); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	<-waiting
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the router does not end")
+	}
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("the request ended with %v", err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// waitingCluster does something else for a leave.
+type waitingCluster struct {
+	*fakeCluster
+	leave func(context.Context) error
+}
+
+func (c *waitingCluster) Leave(ctx context.Context, _ string) error { return c.leave(ctx) }
+
+// Probe finds what Run would fail with, and leaves nothing open.
+func TestProbe(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	good := Config{Address: address, DebugAddress: "127.0.0.1:0", AccessLog: filepath.Join(t.TempDir(), "access")}
+	for range 2 {
+		if err := Probe(t.Context(), good); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, c := range map[string]Config{
+		"port in use":        {Address: taken.Addr().String()},
+		"pprof: listen":      {Address: address, DebugAddress: taken.Addr().String()},
+		"access log":         {Address: address, AccessLog: "/nonexistent/access"},
+		"cannot assign":      {Address: "192.0.2.1:0"},
+		"listen on nohost.i": {Address: "nohost.invalid:80"},
+	} {
+		if err := Probe(t.Context(), c); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

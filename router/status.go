@@ -103,7 +103,13 @@ func appendCluster(b []byte, s *ClusterStatus) []byte {
 	b = appendUintField(b, "unowned_partitions", uint64(s.Unowned))
 	b = appendUintField(b, "degraded_slots", uint64(s.DegradedSlots))
 	b = appendUintField(b, "unreadable_slots", uint64(s.UnreadableSlots))
-	return append(appendUintField(b, "changes", uint64(s.Changes)), '}')
+	b = appendUintField(b, "changes", uint64(s.Changes))
+	if s.Disk.Known {
+		b = append(appendKey(b, "disk"), '{')
+		b = appendUintField(b, "free_bytes", uint64(max(0, s.Disk.Free)))
+		b = append(appendBoolField(b, "low", s.Disk.Low), '}')
+	}
+	return append(b, '}')
 }
 
 // countStreams counts the ranks by the state of their stream.

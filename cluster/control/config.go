@@ -19,6 +19,8 @@ var (
 	// ErrRemoved: this process was a member and has been removed. It must stop serving;
 	// its data folder may be used by another process, which joins empty.
 	ErrRemoved = errors.New("this node was removed from the cluster")
+	// ErrLeft is the ErrRemoved of a member that has given away what it had, as was asked.
+	ErrLeft = fmt.Errorf("it has left: %w", ErrRemoved)
 	// ErrRefused: the cluster does not take this node in; the text says why.
 	ErrRefused = errors.New("refused by the cluster")
 	// ErrAlive: a member that is alive is not removed without force.

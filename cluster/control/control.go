@@ -24,6 +24,7 @@ type Control struct {
 	view    atomic.Pointer[state.View]
 	wake    chan struct{} // of one: something has changed
 	removed chan struct{} // closed when this process is no member any more
+	leaving atomic.Bool   // it was, when it last was a member, one that leaves
 	tracker *tracker
 	leader  leading   // what only the goroutine of Run looks at
 	asked   time.Time // likewise: when this node was last led, or asked why it is not
@@ -67,6 +68,9 @@ func New(cfg Config, deps Deps) (*Control, error) {
 // onView is called by the log with every new view.
 func (c *Control) onView(v *state.View) {
 	c.view.Store(v)
+	if m, ok := v.Member(c.cfg.Self.Name); ok && m.ServerID == c.cfg.Self.ServerID {
+		c.leaving.Store(m.Phase == state.Leaving)
+	}
 	if v.WasRemoved(c.cfg.Self.ServerID, c.cfg.Self.Boot) {
 		c.noteRemoved()
 	}
@@ -121,7 +125,7 @@ func (c *Control) Subscribe(fn func(*state.View)) { c.deps.Log.Subscribe(fn) }
 const gather = 20 * time.Millisecond
 
 // Run does this node's duties until ctx is done, or returns ErrRemoved when the node is
-// no member any more.
+// no member any more, which is ErrLeft when that is how its leaving ended.
 func (c *Control) Run(ctx context.Context) error {
 	ticker := time.NewTicker(c.cfg.Tick)
 	defer ticker.Stop()
@@ -132,7 +136,10 @@ func (c *Control) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.removed:
-			return fmt.Errorf("node %s: %w", c.cfg.Self.Name, ErrRemoved)
+			if c.leaving.Load() {
+				return ErrLeft
+			}
+			return fmt.Errorf("node %s: %w; started again it joins with an empty index", c.cfg.Self.Name, ErrRemoved)
 		case <-gossip:
 		case <-c.wake:
 		case <-c.deps.Log.LeaderCh():

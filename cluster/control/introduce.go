@@ -25,7 +25,7 @@ type introduction struct {
 // introduce takes in peers that are alive and not, or not as they are now, members.
 // What one of them lacks keeps no other out.
 func (c *Control) introduce(ctx context.Context, peers map[string]gossip.Peer) error {
-	if err := c.take(ctx, c.cfg.Self); err != nil {
+	if err := c.take(ctx, c.self()); err != nil {
 		return err
 	}
 	refused := map[string]string{}
@@ -56,6 +56,18 @@ func (c *Control) introduce(ctx context.Context, peers map[string]gossip.Peer) e
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// self is this node as it introduces itself. Where it answers clients is known later than
+// the rest, and told by gossip.
+func (c *Control) self() state.Member {
+	m := c.cfg.Self
+	for _, p := range c.deps.Gossip.Peers() {
+		if p.ServerID == m.ServerID && p.Boot == m.Boot && p.HTTP != "" {
+			m.HTTP = p.HTTP
+		}
+	}
+	return m
 }
 
 // unfit says why a peer cannot become a member, or "".

@@ -81,7 +81,10 @@ func (c *Control) Remove(ctx context.Context, name string, force bool) error {
 		return fmt.Errorf("remove: %w: %s", ErrNotMember, name)
 	}
 	if !force && c.seemsAlive(m) {
-		return fmt.Errorf("remove %s: %w: let it leave, or use force", name, ErrAlive)
+		return fmt.Errorf("remove %s: %w: let it leave, or use --force (?force=true)", name, ErrAlive)
+	}
+	if len(c.View().Members) == 1 {
+		return fmt.Errorf("remove %s: %w: it is the only member; end its process instead", name, ErrMajority)
 	}
 	if err := c.mayRemove(m); err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)

@@ -17,6 +17,11 @@ import (
 // ErrRefused: the log refuses what was asked, with a reason.
 var ErrRefused = errors.New("refused")
 
+// refusal is an ErrRefused with the text of the log, which says that it refuses.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() []error { return []error{ErrRefused, r.error} }
+
 // Node returns the node with its ingest.
 func (m *Member) Node() *cluster.Node { return m.node }
 
@@ -59,7 +64,7 @@ func (m *Member) BeginLeave(ctx context.Context, name string) error {
 		return err
 	}
 	if err := r.Err(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refusal{err}
 	}
 	return nil
 }

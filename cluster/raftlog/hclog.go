@@ -2,10 +2,12 @@ package raftlog
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 )
 
 // HCLog gives raft, and what stores things for it, a logger that writes to slog.
@@ -26,6 +28,7 @@ type sink struct{ log *slog.Logger }
 func (s sink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	out := slog.LevelDebug
 	switch {
+	case msg == "failed to decode incoming command" && closing(args): // the end of every connection
 	case level >= hclog.Error:
 		out = slog.LevelError
 	case level == hclog.Warn:
@@ -37,6 +40,16 @@ func (s sink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		}
 	}
 	s.log.Log(context.Background(), out, msg, args...)
+}
+
+// closing reports whether an error is that of a transport that is being closed.
+func closing(args []any) bool {
+	for _, a := range args {
+		if err, ok := a.(error); ok && errors.Is(err, raft.ErrTransportShutdown) {
+			return true
+		}
+	}
+	return false
 }
 
 func hclogText(f hclog.Format) string {

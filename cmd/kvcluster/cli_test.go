@@ -155,6 +155,24 @@ func TestExitCodes(t *testing.T) {
 		{"a worker without an address", []string{"serve", "--workers", "1", "--block-size", "16"}, exitUsage, "id[:rank]=address"},
 		{"a worker with a rank that is none", []string{"serve", "--workers", "1:x=tcp://h:1", "--block-size", "16"}, exitUsage, `rank "x"`},
 		{"a worker with an address that is none", []string{"serve", "--workers", "1=http://h:1", "--block-size", "16"}, exitUsage, "unsupported scheme `http`"},
+		{"a worker without a model", []string{"serve", "--workers", "1=tcp://h:1", "--block-size", "16", "--model-name", ""}, exitUsage, "a model name"},
+		{"a worker that is given twice", []string{"serve", "--workers", "1=tcp://h:1,1=tcp://h:2", "--block-size", "16"}, exitUsage, "given twice"},
+		{"cores that are none", []string{"serve", "--cpus", "5-2"}, exitUsage, "5-2"},
+		{"a seed without a host", []string{"join", ""}, exitUsage, "no address of a member"},
+		{"a seed with a port that is none", []string{"join", "h:70000"}, exitUsage, "70000"},
+		{"a seed with a port that is a word", []string{"join", "h:gossip"}, exitUsage, "gossip"},
+		{"a link with a port that is none", []string{"join", "h", "--link", "127.0.0.1:70000"}, exitUsage, "--link"},
+		{"a name with a blank", []string{"join", "h", "--name", "a b"}, exitUsage, "blank"},
+		{"a cluster's name that is too long", []string{"join", "h", "--cluster", strings.Repeat("c", 65)}, exitUsage, "65 bytes"},
+		{"a zone that is too long", []string{"join", "h", "--zone", strings.Repeat("z", 101)}, exitUsage, "101 bytes"},
+		{"a key that is none", []string{"join", "h", "--key-file", file("key", "short")}, exitUsage, "5 bytes"},
+		{"a key file that is a folder", []string{"join", "h", "--key-file", dir}, exitUsage, "directory"},
+		{"a seed that resolves to nothing", []string{"join", "no-such-host.invalid", "--data", filepath.Join(dir, "lost"), "--listen", "127.0.0.1:0"}, exitFailed, "no-such-host.invalid"},
+		{"members of nobody", []string{"members", "--server", nobody}, exitNoServer, nobody},
+		{"shards of nobody", []string{"shards", "--server", nobody}, exitNoServer, nobody},
+		{"a leave at nobody", []string{"leave", "n1", "--server", nobody}, exitNoServer, nobody},
+		{"a removal at nobody", []string{"remove", "n1", "--server", nobody}, exitNoServer, nobody},
+		{"a snapshot of nobody", []string{"snapshot", "--server", nobody}, exitNoServer, nobody},
 		{"an access log that cannot be written", []string{"serve", "--listen", "127.0.0.1:0", "--access-log", filepath.Join(dir, "no", "such.log")}, exitFailed, "access log"},
 		{"a configuration file that is not there", []string{"--config", filepath.Join(dir, "none.yaml"), "status"}, exitUsage, "does not exist"},
 		{"a configuration file with an unknown key", []string{"-c", file("unknown.yaml", "lisen: x\nloops: 1\n"), "serve"}, exitUsage, "lisen"},
@@ -208,6 +226,22 @@ func TestWrongEnvironment(t *testing.T) {
 				t.Errorf("%s=%s: exit code %d, want %d, and the value in %q", name, value, code, exitUsage, errs)
 			}
 		})
+	}
+}
+
+// A variable or a flag without a value says nothing: no folder is used that nobody named.
+func TestEmptyValues(t *testing.T) {
+	cleanEnvironment(t)
+	here := t.TempDir()
+	t.Chdir(here)
+	for _, name := range []string{"KVCLUSTER_DATA", "KVCLUSTER_KEY_FILE", "KVCLUSTER_CONFIG", "KVCLUSTER_GRACE", "KVCLUSTER_LANES", "KVCLUSTER_ACCESS_LOG"} {
+		t.Setenv(name, "")
+	}
+	serve(t)
+	serve(t, "--data", "", "--key-file", "", "--access-log", "")
+	entries, err := os.ReadDir(here)
+	if err != nil || len(entries) > 0 {
+		t.Errorf("written where it was started: %v, %v", entries, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"regexp"
 	"runtime/debug"
 	"strings"
@@ -87,6 +88,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		args = []string{"version"}
 	}
 	args = joinNegatives(args)
+	dropEmpty()
 	options := []kong.Option{
 		kong.Name("kvcluster"),
 		kong.Description("A sharded index of LLM KV caches: which worker already holds how much of a prompt.\n\nStart with: kvcluster demo"),
@@ -95,6 +97,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.Exit(func(n int) { code = n }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.DefaultEnvars("KVCLUSTER"),
+		kong.NamedMapper("path", kong.MapperFunc(decodePath)),
+		kong.NamedMapper("existingfile", kong.MapperFunc(decodeExistingFile)),
 	}
 	if file := configFile(args); file != "" {
 		resolver, err := newFileResolver(file)
@@ -125,6 +129,49 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintln(stderr, "kvcluster:", err)
 	return exitCode(err)
+}
+
+// decodePath makes a path absolute. An empty one stays empty, so that KVCLUSTER_DATA=
+// means no data folder and not the one that the command was started in.
+func decodePath(ctx *kong.DecodeContext, target reflect.Value) error {
+	var path string
+	if err := ctx.Scan.PopValueInto("path", &path); err != nil {
+		return err
+	}
+	if path != "" && path != "-" {
+		path = kong.ExpandPath(path)
+	}
+	target.SetString(path)
+	return nil
+}
+
+// decodeExistingFile is decodePath for a file that must be there.
+func decodeExistingFile(ctx *kong.DecodeContext, target reflect.Value) error {
+	if err := decodePath(ctx, target); err != nil {
+		return err
+	}
+	path := target.String()
+	if path == "" || path == "-" {
+		return nil
+	}
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case st.IsDir():
+		return fmt.Errorf("%s is a directory", path)
+	}
+	return nil
+}
+
+// dropEmpty forgets environment variables of this program without a value, as compose
+// files and units leave them: they mean that nothing is said.
+func dropEmpty() {
+	for _, v := range os.Environ() {
+		if name, value, _ := strings.Cut(v, "="); value == "" && strings.HasPrefix(name, "KVCLUSTER_") {
+			_ = os.Unsetenv(name) // fails for names that cannot be in the environment
+		}
+	}
 }
 
 // joinNegatives writes "--flag -1" as "--flag=-1", since the parser takes a word that

@@ -103,7 +103,7 @@ func (c *leaveCmd) Run(a *app) error {
 		return err
 	}
 	if err := cl.Post(a.ctx, "/members/"+url.PathEscape(c.Name)+"/leave", struct{}{}, nil); err != nil {
-		return fmt.Errorf("leave of %s: %w", c.Name, err)
+		return about("leave of "+c.Name, err)
 	}
 	if c.NoWait {
 		_, err = fmt.Fprintf(a.stdout, "%s leaves. See how far it is: kvcluster members\n", c.Name)
@@ -135,6 +135,15 @@ func (c *leaveCmd) Run(a *app) error {
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
+}
+
+// about says what an error is about, unless the node's answer does so itself.
+func about(what string, err error) error {
+	var answer *client.Error
+	if errors.As(err, &answer) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // findMember returns a member, or nil when the cluster has none of that name.
@@ -178,7 +187,7 @@ func (c *removeCmd) Run(a *app) error {
 		path += "?force=true"
 	}
 	if err := cl.Delete(a.ctx, path, nil); err != nil {
-		return fmt.Errorf("remove %s: %w", c.Name, err)
+		return about("remove "+c.Name, err)
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s is no member any more; what it had is being copied elsewhere (kvcluster shards)\n", c.Name)
 	return err

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -126,7 +128,7 @@ func (c *Client) once(ctx context.Context, base, method, path, accept string, bo
 		if ctxErr := req.Context().Err(); ctxErr != nil {
 			return ctxErr
 		}
-		return fmt.Errorf("%w at %s: %w (start one with: kvcluster serve)", ErrNoServer, base, errors.Unwrap(err))
+		return noServer(base, errors.Unwrap(err), c.http.Timeout)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
@@ -147,6 +149,18 @@ func (c *Client) once(ctx context.Context, base, method, path, accept string, bo
 		return fmt.Errorf("the answer of %s is not the JSON that was expected: %w", req.URL.Path, err)
 	}
 	return nil
+}
+
+// noServer says what a connection without an answer means.
+func noServer(base string, err error, timeout time.Duration) error {
+	var late net.Error
+	switch {
+	case errors.As(err, &late) && late.Timeout():
+		return fmt.Errorf("%w at %s within %v: what listens there is stuck or is no node, or nothing gets through (--timeout waits longer)", ErrNoServer, base, timeout)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w at %s: %w (start one with: kvcluster serve; one that is starting answers soon)", ErrNoServer, base, err)
+	}
+	return fmt.Errorf("%w at %s: %w (is that the HTTP address of a node?)", ErrNoServer, base, err)
 }
 
 func statusError(code int, body []byte) error {

@@ -58,3 +58,42 @@ func TestNextNode(t *testing.T) {
 		t.Error("a broken second address was taken")
 	}
 }
+
+// What a connection without an answer means is said, whatever way there is none.
+func TestNoAnswer(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	rude, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rude.Close()
+	go func() {
+		for {
+			c, err := rude.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	for address, want := range map[string]string{
+		silent.Addr().String(): "within 50ms", rude.Addr().String(): "is that the HTTP address", gone.Addr().String(): "start one with",
+	} {
+		c, err := New(address, 50*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Post(context.Background(), "/x", map[string]int{}, nil); !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

@@ -39,7 +39,10 @@ func (c *processes) awaitGone(name string) {
 		return ""
 	})
 	select {
-	case <-p.ended:
+	case err := <-p.ended:
+		if err != nil { // what watches over it would start it again
+			c.tb.Errorf("the process of %s, which left, ended with %v\n%s", name, err, lastLines(p.log, 5))
+		}
 	case <-time.After(20 * time.Second):
 		_ = p.cmd.Process.Kill()
 		c.tb.Errorf("the process of %s did not end after it left\n%s", name, lastLines(p.log, 20))

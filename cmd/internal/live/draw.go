@@ -30,6 +30,9 @@ func (c *Cluster) text() string {
 	if !c.LeaseHeld {
 		out += "   MAP MAY BE STALE"
 	}
+	if c.Disk.Low {
+		out += fmt.Sprintf("   DISK NEARLY FULL (%d MiB free)", c.Disk.Free>>20)
+	}
 	for _, x := range []struct {
 		n    int
 		what string

@@ -44,6 +44,10 @@ type Cluster struct {
 	Degraded   int     `json:"degraded_slots"`
 	Unreadable int     `json:"unreadable_slots"`
 	Changes    int     `json:"changes"`
+	Disk       struct {
+		Free uint64 `json:"free_bytes"`
+		Low  bool   `json:"low"`
+	} `json:"disk"`
 }
 
 // Node is one member of the cluster.

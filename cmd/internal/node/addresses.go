@@ -75,7 +75,9 @@ func chooseAddresses(cfg *ClusterConfig) (addresses, error) {
 		case a.given != "":
 			*a.to, err = usable(a.given, a.alsoDatagram)
 		case a.last != "" && cfg.Host == "":
-			*a.to, err = usable(a.last, a.alsoDatagram)
+			if *a.to, err = usable(a.last, a.alsoDatagram); err != nil {
+				err = fmt.Errorf("%w. The node of this data folder had that address last time: if it still runs, or a copy of its folder is in use, stop that one; else give another address", err)
+			}
 		default:
 			if *a.to, err = usable(net.JoinHostPort(host, a.port), a.alsoDatagram); err != nil && len(cfg.Seeds) > 0 {
 				*a.to, err = usable(net.JoinHostPort(host, "0"), a.alsoDatagram)
@@ -131,7 +133,7 @@ func usable(addr string, datagrams bool) (string, error) {
 func hostTowards(seed string) (string, error) {
 	c, err := net.Dial("udp", seed)
 	if err != nil {
-		return "", fmt.Errorf("the way to %s: %w (is the address right? --host says how others reach this node)", seed, err)
+		return "", fmt.Errorf("no way to %s: %w. Check the address; --host says how others reach this node", seed, err)
 	}
 	defer c.Close()
 	host, _, err := net.SplitHostPort(c.LocalAddr().String())

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/control"
+	"github.com/kvcluster/kvcluster/cluster/disk"
 	"github.com/kvcluster/kvcluster/cluster/member"
 	"github.com/kvcluster/kvcluster/cluster/search"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -21,11 +23,12 @@ import (
 type clusterBackend struct {
 	backend
 	m       *member.Member
+	disk    *disk.Folder
 	streams *streams
 }
 
-func newClusterBackend(cfg Config, m *member.Member) *clusterBackend {
-	b := &clusterBackend{backend: backend{node: m.Node(), cfg: cfg}, m: m}
+func newClusterBackend(cfg Config, m *member.Member, folder *disk.Folder) *clusterBackend {
+	b := &clusterBackend{backend: backend{node: m.Node(), cfg: cfg}, m: m, disk: folder}
 	b.streams = newStreams(cfg.Name, m, b.backend.Streams)
 	return b
 }
@@ -74,12 +77,56 @@ func (b *clusterBackend) ResumeStream(ctx context.Context, instance string, rank
 
 // Register implements router.Cluster.
 func (b *clusterBackend) Register(ctx context.Context, r catalog.Registration) error {
-	return unavailable(b.backend.Register(ctx, r))
+	return b.decide(ctx, func(ctx context.Context) error { return unavailable(b.backend.Register(ctx, r)) })
 }
 
 // Unregister implements router.Cluster.
 func (b *clusterBackend) Unregister(ctx context.Context, u catalog.Unregistration) error {
-	return unavailable(b.backend.Unregister(ctx, u))
+	return b.decide(ctx, func(ctx context.Context) error { return unavailable(b.backend.Unregister(ctx, u)) })
+}
+
+// decideTimeout bounds what needs the log: longer than an election, shorter than clients
+// wait.
+const decideTimeout = 15 * time.Second
+
+// decide does something that the log has to decide. When it does not come to that, the
+// error says what the log lacks.
+func (b *clusterBackend) decide(ctx context.Context, do func(context.Context) error) error {
+	dctx, cancel := context.WithTimeout(ctx, decideTimeout)
+	defer cancel()
+	err := do(dctx)
+	if err == nil || dctx.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	if lack := quorumLack(b.m.Control().Members()); lack != "" {
+		return fmt.Errorf("%w: nothing can be decided, %s. It may still be done when they are back", router.ErrUnavailable, lack)
+	}
+	return err
+}
+
+// quorumLack says what the log lacks for a decision, "" = nothing that is known.
+func quorumLack(members []control.MemberInfo) string {
+	voters, alive, led := 0, 0, false
+	var dead []string
+	for _, m := range members {
+		if m.Role != control.RoleLeader && m.Role != control.RoleVoter {
+			continue
+		}
+		led = led || m.Role == control.RoleLeader
+		voters++
+		if m.Standing == control.StandingAlive || m.Standing == control.StandingLeaving {
+			alive++
+		} else {
+			dead = append(dead, m.Name)
+		}
+	}
+	switch need := voters/2 + 1; {
+	case alive < need:
+		return fmt.Sprintf("%d of %d voters are alive and %d are needed: start %s again", alive, voters, need, strings.Join(dead, ", "))
+	case !led:
+		return "the log has no leader at the moment"
+	}
+	return ""
 }
 
 // unavailable marks errors of a log that has no leader or no quorum at the moment.
@@ -141,12 +188,12 @@ func (b *clusterBackend) Shards() router.ShardsStatus {
 
 // Leave implements router.Cluster.
 func (b *clusterBackend) Leave(ctx context.Context, name string) error {
-	return memberError(b.m.BeginLeave(ctx, name))
+	return b.decide(ctx, func(ctx context.Context) error { return memberError(b.m.BeginLeave(ctx, name)) })
 }
 
 // Remove implements router.Cluster.
 func (b *clusterBackend) Remove(ctx context.Context, name string, force bool) error {
-	return memberError(b.m.Control().Remove(ctx, name, force))
+	return b.decide(ctx, func(ctx context.Context) error { return memberError(b.m.Control().Remove(ctx, name, force)) })
 }
 
 // Snapshot implements router.Cluster.
@@ -158,14 +205,20 @@ func (b *clusterBackend) Snapshot(ctx context.Context) (router.SnapshotResult, e
 	return router.SnapshotResult{Path: r.Path, Bytes: r.Bytes, Slots: r.Slots, Copies: r.Copies, Blocks: r.Blocks, Took: r.Took}, err
 }
 
+// kindOf gives an error whose text stands for itself a kind that the router knows.
+type kindOf struct{ kind, error error }
+
+func (k kindOf) Error() string   { return k.error.Error() }
+func (k kindOf) Unwrap() []error { return []error{k.kind, k.error} }
+
 func memberError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, control.ErrNotMember):
-		return fmt.Errorf("%w: %w", catalog.ErrNotFound, err)
-	case errors.Is(err, control.ErrAlive), errors.Is(err, member.ErrRefused):
-		return fmt.Errorf("%w: %w", catalog.ErrConflict, err)
+		return kindOf{catalog.ErrNotFound, err}
+	case errors.Is(err, control.ErrAlive), errors.Is(err, control.ErrMajority), errors.Is(err, member.ErrRefused):
+		return kindOf{catalog.ErrConflict, err}
 	}
 	return fmt.Errorf("%w: %w", router.ErrUnavailable, err)
 }
@@ -182,6 +235,7 @@ func (b *clusterBackend) Status() router.NodeStatus {
 	c := router.ClusterStatus{
 		ID: v.Cluster.ClusterID, MapIndex: v.Index, LeaseHeld: s.LeaseHeld, MapAge: s.MapAge, Members: len(v.Members),
 		Replicas: min(v.Cluster.Replicas, len(v.Members)), Changes: len(v.Jobs), LogLag: b.m.LogLag(),
+		Disk: router.DiskStatus{Free: b.disk.FreeSpace(), Low: b.disk.LowSpace(), Known: true},
 	}
 	for _, m := range b.m.Control().Members() {
 		if m.Role == control.RoleLeader {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/ingest"
@@ -38,13 +39,15 @@ type Config struct {
 	WrapNetwork func(transport.Network) transport.Network
 }
 
-// IndexConfig says how the index uses the machine.
 // The ports of membership, log and links where nothing else is said.
 const (
 	DefaultGossipPort = "7946"
 	DefaultRaftPort   = "7947"
 	DefaultLinkPort   = "7948"
 )
+
+// DefaultReplicas is how many owners a partition has where nothing else is said.
+const DefaultReplicas = 2
 
 // ClusterConfig is what a member of a cluster needs. Addresses are host:port; "" means
 // Host with the port of last time, or the default port when the cluster is founded
@@ -66,10 +69,27 @@ type ClusterConfig struct {
 	Probe, TServe, LinkTimeout, Heartbeat time.Duration
 }
 
+// maxLabel is gossip's bound. maxZone leaves room for the rest of what a node says about
+// itself in one packet.
+const (
+	maxLabel = 64
+	maxZone  = 100
+)
+
 func (c *ClusterConfig) validate() error {
 	var errs []error
-	if c.Label == "" {
-		errs = append(errs, errors.New("the name of the cluster is empty"))
+	if c.Label == "" || len(c.Label) > maxLabel {
+		errs = append(errs, fmt.Errorf("the name of the cluster has %d bytes, must be 1 to %d", len(c.Label), maxLabel))
+	}
+	if len(c.Zone) > maxZone {
+		errs = append(errs, fmt.Errorf("the zone has %d bytes, at most %d", len(c.Zone), maxZone))
+	}
+	for _, seed := range c.Seeds {
+		if host, port, err := net.SplitHostPort(seed); err != nil || host == "" {
+			errs = append(errs, fmt.Errorf("%q is no address of a member: write host or host:port", seed))
+		} else if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			errs = append(errs, fmt.Errorf("%q is no address of a member: the port %q is no number from 1 to 65535", seed, port))
+		}
 	}
 	if c.Weight <= 0 || c.Weight > 1000 {
 		errs = append(errs, fmt.Errorf("weight is %g, must be above 0 and at most 1000", c.Weight))
@@ -87,13 +107,16 @@ func (c *ClusterConfig) validate() error {
 		if addr == "" {
 			continue
 		}
-		if _, _, err := net.SplitHostPort(addr); err != nil {
+		if _, port, err := net.SplitHostPort(addr); err != nil {
 			errs = append(errs, fmt.Errorf("--%s: %q is not host:port", flag, addr))
+		} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			errs = append(errs, fmt.Errorf("--%s: the port %q is no number up to 65535", flag, port))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// IndexConfig says how the index uses the machine.
 type IndexConfig struct {
 	Kind        string // "tree", or "reference": the plain model, for judging
 	Lanes       int    // 0 = by the machine
@@ -124,6 +147,20 @@ func (c Config) Validate() error {
 	}
 	if c.Cluster != nil {
 		errs = append(errs, c.Cluster.validate(), transport.CheckNodeName(c.Name))
+	}
+	seen := map[string]bool{}
+	for _, r := range c.Workers {
+		if r.Instance == "" || r.Group.Model == "" || r.BlockSize == 0 || r.Endpoint == "" {
+			errs = append(errs, fmt.Errorf("worker %q needs an id, a model name, a block size above 0 and an address", r.Instance))
+		}
+		key := fmt.Sprintf("%s rank %d", r.Instance, r.Rank)
+		if seen[key] {
+			errs = append(errs, fmt.Errorf("worker %s is given twice", key))
+		}
+		seen[key] = true
+	}
+	if _, err := parseCPUs(c.Index.CPUs); err != nil {
+		errs = append(errs, err)
 	}
 	in := c.Ingest
 	in.Layout = shard.Layout{Partitions: max(1, c.Partitions)}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/kvcluster/kvcluster/cluster/control"
 	"github.com/kvcluster/kvcluster/cluster/disk"
 	"github.com/kvcluster/kvcluster/cluster/gossip"
 	"github.com/kvcluster/kvcluster/cluster/member"
@@ -20,6 +21,8 @@ import (
 	"github.com/kvcluster/kvcluster/cluster/state"
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/router"
+	"github.com/kvcluster/kvcluster/shard"
+	"github.com/kvcluster/kvcluster/shard/catalog"
 	"github.com/kvcluster/kvcluster/transport"
 )
 
@@ -49,6 +52,10 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 	}
 	stores, err := folder.Stores()
 	if err != nil {
+		return err
+	}
+	// Whoever joins gets partitions: what would end this process soon is found out before.
+	if err := router.Probe(ctx, cfg.Router); err != nil {
 		return err
 	}
 	at, err := chooseAddresses(c)
@@ -120,16 +127,15 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 	if err != nil {
 		return err
 	}
-	return m.Run(ctx, func(ctx context.Context) error {
-		b := newClusterBackend(cfg, m)
-		for _, r := range cfg.Workers {
-			if err := b.Register(ctx, r); err != nil {
-				return fmt.Errorf("register worker %s rank %d: %w", r.Instance, r.Rank, err)
-			}
+	err = m.Run(ctx, func(ctx context.Context) error {
+		b := newClusterBackend(cfg, m, folder)
+		warnOfFounding(cfg, m.Node().View(), logger)
+		if err := registerWorkers(ctx, b, cfg.Workers, logger); err != nil {
+			return err
 		}
 		routerCfg, onListen := cfg.Router, cfg.Router.OnListen
 		routerCfg.OnListen = func(a net.Addr) {
-			if err := m.SetHTTP(a.String()); err != nil {
+			if err := m.SetHTTP(reachable(a, at.Gossip)); err != nil {
 				logger.Warn("other nodes do not know where this one serves", "error", err)
 			}
 			if onListen != nil {
@@ -138,6 +144,62 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 		}
 		return router.New(routerCfg, b, logger).Run(ctx)
 	})
+	if errors.Is(err, control.ErrLeft) {
+		// A clean end: what watches over the process must not start it again.
+		logger.Info("this node has left the cluster", "data", folder.Dir())
+		return nil
+	}
+	return err
+}
+
+// reachable is where others reach what listens at an address: one that is every address
+// of the machine is none that helps them.
+func reachable(listening net.Addr, gossip string) string {
+	at := listening.String()
+	host, port, err := net.SplitHostPort(at)
+	if err != nil {
+		return at
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+		return at
+	}
+	if other, _, err := net.SplitHostPort(gossip); err == nil && other != "" {
+		return net.JoinHostPort(other, port)
+	}
+	return at
+}
+
+// registerWorkers tells the cluster about the workers that this node was started with.
+// What the cluster knows better is no reason to end: partitions were given to this node.
+func registerWorkers(ctx context.Context, b *clusterBackend, workers []catalog.Registration, logger *slog.Logger) error {
+	for _, r := range workers {
+		for {
+			err := b.Register(ctx, r)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if !errors.Is(err, router.ErrUnavailable) {
+				logger.Error("a worker of --workers is not registered; the cluster refuses it", "worker", r.Instance, "rank", r.Rank, "endpoint", r.Endpoint, "error", err)
+				break
+			}
+			logger.Warn("workers are not registered yet; trying again", "worker", r.Instance, "rank", r.Rank, "error", err)
+		}
+	}
+	return nil
+}
+
+// warnOfFounding says which flags are not what the cluster was founded with: they are
+// fixed for its life. A flag that has its default was probably not given.
+func warnOfFounding(cfg Config, v *state.View, logger *slog.Logger) {
+	if cfg.Partitions != shard.DefaultPartitions && cfg.Partitions != v.Cluster.Partitions {
+		logger.Warn("--partitions is not used: it is fixed when a cluster is founded", "given", cfg.Partitions, "cluster_has", v.Cluster.Partitions)
+	}
+	if r := cfg.Cluster.Replicas; r != DefaultReplicas && r != v.Cluster.Replicas {
+		logger.Warn("--replicas is not used: it is fixed when a cluster is founded", "given", r, "cluster_has", v.Cluster.Replicas)
+	}
 }
 
 // findCluster returns the cluster that this node belongs to, and whether it is to found
