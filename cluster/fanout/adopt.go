@@ -3,7 +3,6 @@ package fanout
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/copywire"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -101,7 +100,7 @@ func (f *Fanout) voidOthers(t *table, s *slot) {
 func (f *Fanout) heedUnfenced(t *table, fenced map[string][]copywire.Label) {
 	for _, pe := range f.peers.all() {
 		if _, ok := fenced[pe.name]; !ok && !pe.up() && !t.routed(pe).empty() {
-			f.unfenced.Store(time.Now().Add(f.cfg.Linger).UnixNano())
+			f.unfenced.Store(f.clock() + int64(f.cfg.Linger))
 			return
 		}
 	}

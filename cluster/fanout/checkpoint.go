@@ -2,7 +2,6 @@ package fanout
 
 import (
 	"sync"
-	"time"
 )
 
 // checkpointEvery is after how many frames a writer begins a checkpoint of its own
@@ -79,7 +78,7 @@ func (c *checkpoints) addLocked(w *writer) {
 // passed reports whether everybody has what the checkpoint stands for. What somebody
 // has is not asked again.
 func (cp *checkpoint) passed(w *writer) bool {
-	if until := w.f.unfenced.Load(); until != 0 && time.Now().UnixNano() < until {
+	if until := w.f.unfenced.Load(); until != 0 && w.f.clock() < until {
 		return false
 	}
 	for i := 0; i < len(cp.waits); {

@@ -30,9 +30,10 @@ type Fanout struct {
 	freed chan struct{} // a worker has nothing to do
 	token atomic.Uint64
 	pacer pacer
+	began time.Time
 
 	heldBytes atomic.Int64 // of all queues
-	unfenced  atomic.Int64 // until then (Unix nanoseconds) nothing is acknowledged: see heedUnfenced
+	unfenced  atomic.Int64 // until then (by clock) nothing is acknowledged: see heedUnfenced
 	reporting atomic.Bool  // somebody waits for acknowledgements to report
 	backlog   atomic.Int64 // fills that wait for a worker
 
@@ -73,7 +74,10 @@ func New(cfg Config) (*Fanout, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	f := &Fanout{cfg: cfg, log: cfg.Logger.With("component", "fanout"), wake: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+	f := &Fanout{
+		cfg: cfg, log: cfg.Logger.With("component", "fanout"), wake: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		began: time.Now(),
+	}
 	f.peers.init(cfg.Name)
 	f.table.Store(&table{})
 	f.build.linger, f.build.routes = map[lingering]time.Time{}, map[string]*route{}
@@ -84,6 +88,10 @@ func New(cfg Config) (*Fanout, error) {
 	f.token.Store(rand.Uint64())
 	return f, nil
 }
+
+// clock is the time since New, in nanoseconds. A wall clock that is set forward must not
+// cut a wait short that others rely on, nor one that is set back draw it out.
+func (f *Fanout) clock() int64 { return int64(time.Since(f.began)) }
 
 func (f *Fanout) wakeUp() {
 	select {

@@ -102,7 +102,7 @@ func (s *slot) beginFill(t *table, pe *peer, now time.Time) *fill {
 	missing.and(s.touched)
 	missing.andNot(c.open)
 	for _, p := range missing.list() {
-		from, at, ok := s.sourceOf(p, pe, now)
+		from, at, ok := s.sourceOf(p, pe)
 		switch {
 		case !ok:
 			continue
@@ -134,7 +134,7 @@ func (s *slot) beginFill(t *table, pe *peer, now time.Time) *fill {
 
 // sourceOf finds the content of a partition: here, else at a peer that answers, else
 // at one that may.
-func (s *slot) sourceOf(p indexer.PartitionID, target *peer, now time.Time) (from source, at *peer, ok bool) {
+func (s *slot) sourceOf(p indexer.PartitionID, target *peer) (from source, at *peer, ok bool) {
 	if s.pend.parts != nil && s.pend.parts.has(int(p)) {
 		return fromNothing, nil, !s.pend.busy
 	}
@@ -148,7 +148,7 @@ func (s *slot) sourceOf(p indexer.PartitionID, target *peer, now time.Time) (fro
 		switch {
 		case pe.self():
 			return fromSelf, pe, true
-		case c.sess.lapsed.Load() || now.UnixNano() < pe.avoid.Load():
+		case c.sess.lapsed.Load() || s.f.clock() < pe.avoid.Load():
 		case s.f.table.Load().view.Ready(uint32(p), pe.name):
 			rank = 3
 		default:
@@ -176,7 +176,7 @@ func (fl *fill) fetch(ctx context.Context) (dump map[indexer.PartitionID]copywir
 	case fromPeer:
 		list, err = copywire.Fetch(ctx, fl.call(fl.at.name), fl.token, fl.f.cfg.DumpBytes)
 		if err != nil {
-			fl.at.avoid.Store(time.Now().Add(fl.f.cfg.RetryMax).UnixNano())
+			fl.at.avoid.Store(fl.f.clock() + int64(fl.f.cfg.RetryMax))
 		}
 	case fromNothing:
 		return nil, nil

@@ -16,7 +16,7 @@ type peer struct {
 	cur   atomic.Pointer[session] // nil = cannot be sent to
 	count peerCount
 	// filling is how many fills of it are under way, avoid until when it is not asked for
-	// dumps if others can be (Unix nanoseconds).
+	// dumps if others can be (by Fanout.clock).
 	filling, avoid atomic.Int64
 }
 
