@@ -15,6 +15,7 @@ import (
 var wallReaders = []string{
 	"cluster/gossip/config.go",   // when the node started, told to others
 	"cluster/gossip/greeting.go", // tells the time, so that clocks that are wrong are found
+	"cluster/ingest/slot.go",     // when an engine says that it published, for the lag that is shown
 	"cluster/member/snapshot.go", // when a file was written, for people
 }
 
