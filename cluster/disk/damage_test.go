@@ -3,6 +3,7 @@ package disk
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -236,8 +237,18 @@ func TestImpossibleLog(t *testing.T) {
 		"short key":  {func(l, _ *bbolt.Bucket) error { return l.Put([]byte("abc"), []byte("x")) }, "3 bytes"},
 		"no msgpack": {func(l, _ *bbolt.Bucket) error { return l.Put(key(222), []byte("\xc1")) }, "entry 222"},
 		"other":      {func(l, _ *bbolt.Bucket) error { return l.Put(key(222), l.Get(key(223))) }, "calls itself 223"},
-		"short term": {func(_, c *bbolt.Bucket) error { return c.Put([]byte("CurrentTerm"), []byte("x")) }, "CurrentTerm"},
-		"buckets":    {nil, "buckets"},
+		"changed term": {func(_, c *bbolt.Bucket) error {
+			v := bytes.Clone(c.Get([]byte("CurrentTerm")))
+			v[6] ^= 1
+			return c.Put([]byte("CurrentTerm"), v)
+		}, "checksum of CurrentTerm"},
+		"another key's value": {func(_, c *bbolt.Bucket) error {
+			return c.Put([]byte("LastVoteTerm"), bytes.Clone(c.Get([]byte("CurrentTerm"))))
+		}, "checksum of LastVoteTerm"},
+		"no term":     {func(_, c *bbolt.Bucket) error { return c.Delete([]byte("CurrentTerm")) }, "has term 2"},
+		"a past term": {func(_, c *bbolt.Bucket) error { return c.Put([]byte("CurrentTerm"), make([]byte, 8)) }, "said to be 0"},
+		"short term":  {func(_, c *bbolt.Bucket) error { return c.Put([]byte("CurrentTerm"), []byte("x")) }, "CurrentTerm"},
+		"buckets":     {nil, "buckets"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := used(t)
@@ -353,5 +364,50 @@ func TestDamagedSnapshots(t *testing.T) {
 				wantFault(t, err, ErrCorrupt, cfg.Dir, "Move the folder")
 			}
 		})
+	}
+}
+
+// What an earlier version stored without checksums is read as it is.
+func TestValuesWithoutChecksum(t *testing.T) {
+	cfg := used(t)
+	db, err := bbolt.Open(filepath.Join(cfg.Dir, logFile), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		c := tx.Bucket([]byte("conf"))
+		return errors.Join(c.Put([]byte("CurrentTerm"), binary.BigEndian.AppendUint64(nil, 9)), c.Put([]byte("LastVoteCand"), []byte("127.0.0.1:7947")))
+	})
+	if err = errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s := mustStores(t, mustOpen(t, cfg))
+	if term, err := s.Stable.GetUint64([]byte("CurrentTerm")); err != nil || term != 9 {
+		t.Errorf("%d, %v", term, err)
+	}
+	if who, err := s.Stable.Get([]byte("LastVoteCand")); err != nil || string(who) != "127.0.0.1:7947" {
+		t.Errorf("%q, %v", who, err)
+	}
+}
+
+// A value that changes while the node runs is an error, and not another value.
+func TestValueThatChangesLater(t *testing.T) {
+	s := mustStores(t, mustOpen(t, small(t.TempDir())))
+	g := s.Stable.(*guard)
+	if err := g.SetUint64([]byte("LastVoteTerm"), 5); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := g.bolt.Get([]byte("LastVoteTerm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range raw {
+		changed := bytes.Clone(raw)
+		changed[i] ^= 0x20
+		if err := g.bolt.Set([]byte("LastVoteTerm"), changed); err != nil {
+			t.Fatal(err)
+		}
+		_, err := g.GetUint64([]byte("LastVoteTerm"))
+		wantFault(t, err, ErrCorrupt, "LastVoteTerm", "Move the folder")
 	}
 }

@@ -69,7 +69,7 @@ func wantFault(t *testing.T, err, kind error, words ...string) {
 
 func entries(from, to uint64) (out []*raft.Log) {
 	for i := from; i <= to; i++ {
-		out = append(out, &raft.Log{Index: i, Term: 1 + i/10, Type: raft.LogCommand, Data: []byte(fmt.Sprintf("entry %d %s", i, strings.Repeat("x", 200)))})
+		out = append(out, &raft.Log{Index: i, Term: 1 + i/100, Type: raft.LogCommand, Data: []byte(fmt.Sprintf("entry %d %s", i, strings.Repeat("x", 200)))})
 	}
 	return out
 }

@@ -24,6 +24,8 @@
 //     truncated file is an error and not a bus error (bbolt maps its file).
 //   - Every entry has a checksum in its extensions, because bbolt checks none of its data
 //     pages: an entry that has changed is an error and never another entry.
+//   - Term and vote have a checksum too, and no entry is of a later term than the one that
+//     is stored.
 //   - raft.db that was there once must be there again: bbolt would make a new one out of
 //     a missing or an empty file without a word, so identity.json remembers.
 //   - Snapshot and log join: the newest snapshot can be read, and the log begins no

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ type Folder struct {
 		peers  string // as written last
 	}
 	space space
+	name  atomic.Value // string, of the node: as in mu.id, for who may hold the lock or not
 }
 
 // Open opens the folder with the default Config.
@@ -151,8 +153,16 @@ func (f *Folder) explain(err error, what string) error {
 
 // damaged is the error of a file that cannot be trusted.
 func (f *Folder) damaged(file string, cause error, how string, args ...any) error {
-	return newFault(ErrCorrupt, cause, "%s %s. Move the folder %s away and join the cluster again with an empty one.",
-		f.path(file), fmt.Sprintf(how, args...), f.cfg.Dir)
+	return newFault(ErrCorrupt, cause, "%s %s. Move the folder %s away, have the cluster forget this node (kvcluster remove %s), and join it again with an empty folder.",
+		f.path(file), fmt.Sprintf(how, args...), f.cfg.Dir, f.nameOr("NAME"))
+}
+
+// nameOr returns the name of the node, or another text when it has none yet.
+func (f *Folder) nameOr(other string) string {
+	if name, _ := f.name.Load().(string); name != "" {
+		return name
+	}
+	return other
 }
 
 func noSpace(err error) bool {

@@ -74,18 +74,39 @@ func (g *guard) DeleteRange(first, last uint64) error {
 
 // Set stores a value and returns when it is on disk.
 func (g *guard) Set(key, val []byte) error {
-	return g.must(func() error { return g.bolt.Set(key, val) })
+	return g.must(func() error { return g.bolt.Set(key, sealValue(key, val)) })
 }
 
 // SetUint64 stores a number and returns when it is on disk.
 func (g *guard) SetUint64(key []byte, val uint64) error {
-	return g.must(func() error { return g.bolt.SetUint64(key, val) })
+	return g.Set(key, binary.BigEndian.AppendUint64(nil, val))
 }
 
-// Get and GetUint64 pass errors on as they are: raft compares their text.
-func (g *guard) Get(key []byte) ([]byte, error) { return g.bolt.Get(key) }
+// Get and GetUint64 pass errors of the store on as they are: raft compares their text.
+// A value that has changed is an error: with another term or vote this server could vote
+// twice.
+func (g *guard) Get(key []byte) ([]byte, error) {
+	raw, err := g.bolt.Get(key)
+	if err != nil {
+		return nil, err
+	}
+	val, err := unsealValue(key, raw)
+	if err != nil {
+		return nil, g.folder.damaged(logFile, err, "is damaged (%v)", err)
+	}
+	return val, nil
+}
 
-func (g *guard) GetUint64(key []byte) (uint64, error) { return g.bolt.GetUint64(key) }
+func (g *guard) GetUint64(key []byte) (uint64, error) {
+	val, err := g.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	if len(val) != 8 {
+		return 0, g.folder.damaged(logFile, nil, "is damaged (%s has %d bytes instead of 8)", key, len(val))
+	}
+	return binary.BigEndian.Uint64(val), nil
+}
 
 // must does a write whose failure would end the process, and gives up the ballast for
 // it. bbolt rolls a failed transaction back, so trying again is safe.
@@ -142,4 +163,32 @@ func entrySum(l *raft.Log, ext []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, head[:])
 	sum = crc32.Update(sum, castagnoli, l.Data)
 	return crc32.Update(sum, castagnoli, ext)
+}
+
+// valueSeal begins what sealValue appends to a value:
+//
+//	| value ... | 0 c r c | CRC-32C, little-endian, over key and value |
+//
+// A value without it was stored by an earlier version. No address, which is what values
+// other than numbers are, has these bytes.
+const valueSeal = "\x00crc"
+
+func sealValue(key, val []byte) []byte {
+	out := append(append([]byte(nil), val...), valueSeal...)
+	return binary.LittleEndian.AppendUint32(out, valueSum(key, val))
+}
+
+func unsealValue(key, raw []byte) ([]byte, error) {
+	n := len(raw) - len(valueSeal) - 4
+	if n < 0 || string(raw[n:n+len(valueSeal)]) != valueSeal {
+		return raw, nil
+	}
+	if binary.LittleEndian.Uint32(raw[n+len(valueSeal):]) != valueSum(key, raw[:n]) {
+		return nil, fmt.Errorf("wrong checksum of %s", key)
+	}
+	return raw[:n:n], nil
+}
+
+func valueSum(key, val []byte) uint32 {
+	return crc32.Update(crc32.Update(0, castagnoli, key), castagnoli, val)
 }

@@ -86,7 +86,7 @@ func (f *Folder) changeLocked(fn func(*Identity) error) error {
 	if err := f.writeIdentity(id); err != nil {
 		return err
 	}
-	f.mu.id = id
+	f.setIdentity(id)
 	return nil
 }
 
@@ -103,6 +103,11 @@ func (f *Folder) writeIdentity(id Identity) error {
 		return f.explain(err, "be written")
 	}
 	return nil
+}
+
+func (f *Folder) setIdentity(id Identity) {
+	f.mu.id = id
+	f.name.Store(id.Name)
 }
 
 func checksum(node []byte) string {
@@ -140,7 +145,7 @@ func (f *Folder) readIdentity() error {
 	if raw, err := hex.DecodeString(id.ServerID); err != nil || len(raw) != 16 {
 		return f.damaged(identityFile, err, "is damaged (it has no server id)")
 	}
-	f.mu.id = id
+	f.setIdentity(id)
 	return nil
 }
 
@@ -157,6 +162,6 @@ func (f *Folder) newIdentity() error {
 	if err := f.writeIdentity(id); err != nil {
 		return err
 	}
-	f.mu.id = id
+	f.setIdentity(id)
 	return nil
 }

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +35,10 @@ func (f *Folder) trapped(fn func() error) error {
 }
 
 // extent is what raft.db holds.
-type extent struct{ first, last uint64 }
+type extent struct {
+	first, last uint64
+	term        uint64 // CurrentTerm, 0 = none
+}
 
 // checkLog reads every entry and every snapshot once. The log is opened for reading
 // only: a damaged file must not be written to.
@@ -78,7 +82,7 @@ func (f *Folder) readBolt() (ext extent, err error) {
 			}
 			return nil // a crash while it was made: nothing was confirmed
 		}
-		if err := conf.ForEach(checkTerm); err != nil {
+		if err := conf.ForEach(ext.checkValue); err != nil {
 			return err
 		}
 		return logs.ForEach(func(k, v []byte) error {
@@ -120,6 +124,9 @@ func (f *Folder) readEntries(ext extent) error {
 		if err := unseal(&l); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
+		if l.Term > ext.term { // raft stores a term before it takes entries of it
+			return fmt.Errorf("entry %d has term %d, and the last one that this node knew of is said to be %d", i, l.Term, ext.term)
+		}
 	}
 	return nil
 }
@@ -131,12 +138,19 @@ func decodeIndex(k []byte) (n uint64) {
 	return n
 }
 
-// checkTerm checks the length of the numbers: raft-boltdb panics on short ones.
-func checkTerm(k, v []byte) error {
+// checkValue checks what is stored beside the entries: terms and votes.
+func (e *extent) checkValue(k, v []byte) error {
+	val, err := unsealValue(k, v)
+	if err != nil {
+		return err
+	}
 	switch string(k) {
 	case "CurrentTerm", "LastVoteTerm":
-		if len(v) != 8 {
-			return fmt.Errorf("%s has %d bytes instead of 8", k, len(v))
+		if len(val) != 8 {
+			return fmt.Errorf("%s has %d bytes instead of 8", k, len(val))
+		}
+		if string(k) == "CurrentTerm" {
+			e.term = binary.BigEndian.Uint64(val)
 		}
 	}
 	return nil

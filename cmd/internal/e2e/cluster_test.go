@@ -2,9 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -119,40 +116,4 @@ func TestClusterPausedOwner(t *testing.T) {
 			}
 		}
 	}
-}
-
-// What an operator can do wrong costs nobody anything and is answered in words.
-func TestClusterBadDays(t *testing.T) {
-	c := startCluster(t, 2)
-	readOnly := c.dir + "/readonly"
-	if err := os.Mkdir(readOnly, 0o500); err != nil {
-		t.Fatal(err)
-	}
-	keyFile := c.dir + "/key"
-	if err := os.WriteFile(keyFile, []byte(strings.Repeat("ab", 32)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, bad := range []struct {
-		what  string
-		flags []string
-		want  string
-	}{
-		{"another cluster's name", []string{"--cluster", "other"}, "label"},
-		{"a key that nobody has", []string{"--key-file", keyFile}, "key"},
-		{"the name of a member", []string{"--name", "n2"}, "n2"},
-	} {
-		_, err := c.tryStart("stranger-"+strconv.Itoa(len(bad.what)), bad.flags...)
-		if err == nil || !strings.Contains(err.Error(), bad.want) {
-			t.Errorf("%s: %v, want something about %q", bad.what, err, bad.want)
-		} else {
-			t.Logf("%s: %s", bad.what, err)
-		}
-	}
-	seed := c.seed
-	c.seed = "no-such-host.invalid:7946"
-	if _, err := c.tryStart("lost"); err == nil || !strings.Contains(err.Error(), "no-such-host") {
-		t.Errorf("a seed that resolves to nothing: %v", err)
-	}
-	c.seed = seed
-	c.awaitBalanced(2)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -58,6 +59,16 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 	if err := router.Probe(ctx, cfg.Router); err != nil {
 		return err
 	}
+	idx, faults, err := openIndexEarly(cfg, logger)
+	if err != nil {
+		return err
+	}
+	taken := false // by the member, which closes it
+	defer func() {
+		if !taken {
+			err = errors.Join(err, idx.Close())
+		}
+	}()
 	at, err := chooseAddresses(c)
 	if err != nil {
 		return err
@@ -122,7 +133,11 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 		Dir: folder.Dir(), SnapshotEvery: c.SnapshotEvery,
 	}, member.Deps{
 		Links: links, Network: sockets, Raft: raftNet, Stores: stores, Gossip: g, LowSpace: folder.LowSpace,
-		OpenIndex: func(onFault indexer.FaultHandler) (indexer.Index, error) { return openIndex(cfg, logger, onFault) },
+		OpenIndex: func(onFault indexer.FaultHandler) (indexer.Index, error) {
+			taken = true
+			faults.Store(&onFault)
+			return idx, nil
+		},
 	})
 	if err != nil {
 		return err
@@ -150,6 +165,14 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 		return nil
 	}
 	return err
+}
+
+// openIndexEarly opens the index before there is who handles its faults: he is stored
+// later, and before anything is written.
+func openIndexEarly(cfg Config, logger *slog.Logger) (indexer.Index, *atomic.Pointer[indexer.FaultHandler], error) {
+	faults := &atomic.Pointer[indexer.FaultHandler]{}
+	idx, err := openIndex(cfg, logger, func(h indexer.Header, err error) { (*faults.Load())(h, err) })
+	return idx, faults, err
 }
 
 // reachable is where others reach what listens at an address: one that is every address
