@@ -52,6 +52,11 @@ type StreamStatus struct {
 	Registered time.Duration
 	LastEvent  time.Duration
 
+	Life uint64 // that the reader writes; 0 = none yet
+	// Sequence is the latest batch, and Acknowledged the latest one that every owner of its
+	// blocks has applied, with all before it; -1 = none.
+	Sequence, Acknowledged int64
+
 	Batches uint64
 	Events  uint64
 	Gaps    uint64 // sequence gaps seen

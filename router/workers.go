@@ -88,6 +88,12 @@ func (r *Router) appendStream(b []byte, w catalog.Worker, rank catalog.Rank, s *
 	if s.LastEvent >= 0 {
 		b = appendUintField(b, "last_event_age_ms", uint64(s.LastEvent/time.Millisecond))
 	}
+	if s.Life == rank.Life && s.Sequence >= 0 { // else it is of a life that has ended
+		b = appendUintField(b, "sequence", uint64(s.Sequence))
+	}
+	if s.Life == rank.Life && s.Acknowledged >= 0 {
+		b = appendUintField(b, "acknowledged_sequence", uint64(s.Acknowledged))
+	}
 	b = appendUintField(b, "batches", s.Batches)
 	b = appendUintField(b, "events", s.Events)
 	b = appendUintField(b, "gaps", s.Gaps)

@@ -3,8 +3,11 @@ package ingest
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kvcluster/kvcluster/indexer"
 )
 
 // filling reports whether the catalog calls rank 0 of w1 so.
@@ -118,4 +121,58 @@ func TestFillingEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lateWriter is one whose frames are acknowledged when the test says so.
+type lateWriter struct {
+	indexer.Writer
+	held *atomic.Bool
+	last *atomic.Uint64
+}
+
+func (s lateWriter) Applied() uint64 {
+	if !s.held.Load() {
+		s.last.Store(s.Writer.Applied())
+	}
+	return s.last.Load()
+}
+
+// A batch is acknowledged when all owners have applied it, and not sooner; a life that
+// begins, here or by a takeover, says nothing of what another one had.
+func TestAcknowledged(t *testing.T) {
+	var held atomic.Bool
+	slow := func(_ *Config, d *Deps) {
+		held.Store(false)
+		make := d.NewWriter
+		d.NewWriter = func() indexer.Writer { return lateWriter{make(), &held, new(atomic.Uint64)} }
+	}
+	runEstate(t, []option{slow}, func(w *world, x *estate) {
+		check := func(when string, want int) {
+			t.Helper()
+			r := w.source("w1").Ranks[0]
+			if got := int(r.Acknowledged); r.HasAcknowledged != (want >= 0) || want >= 0 && got != want {
+				t.Errorf("%s: acknowledged %v, %d, want %d; the latest batch is %d", when, r.HasAcknowledged, got, want, r.Sequence)
+			}
+		}
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		w.wait(time.Second)
+		check("nothing said", -1)
+		grow(e, 0, 3)
+		check("three batches", 2)
+		held.Store(true)
+		grow(e, 3, 2)
+		check("not applied", 2)
+		held.Store(false)
+		check("applied", 4)
+		w.wait(2 * time.Second) // owners hear of it
+		x.move(func() {})
+		check("taken over, nothing new", 4)
+		e.restart(0)
+		held.Store(true)
+		e.publish(batch(store("", "x")))
+		check("restarted, not applied", -1)
+		held.Store(false)
+		check("restarted", 0)
+	})
 }

@@ -74,3 +74,25 @@ func (m *lagMeter) addTo(h *LagHistogram) {
 	h.Sum += time.Duration(m.sum.Load())
 	h.Skewed += m.skewed.Load()
 }
+
+// acknowledged is the latest batch of a life that all owners have applied.
+type acknowledged struct {
+	has    bool
+	seq    uint64
+	behind bool // a batch came since next
+	// next is the batch that is waited for, if there is one: mark is Written after it.
+	waits      bool
+	next, mark uint64
+}
+
+// tickAcknowledged looks how far the owners are.
+func (sl *slot) tickAcknowledged() {
+	a, l := &sl.acked, sl.src.loop
+	if a.waits && l.w.Applied() >= a.mark {
+		a.has, a.seq, a.waits = true, a.next, false
+		sl.src.dirty = true
+	}
+	if !a.waits && a.behind && !sl.waiting {
+		a.waits, a.behind, a.next, a.mark = true, false, sl.seq, l.w.Written()
+	}
+}

@@ -41,6 +41,7 @@ type slot struct {
 	queue   backlog
 	ask     command // for a life or for the discovery
 	fill    filling
+	acked   acknowledged
 
 	renewed  time.Time // latest renewal, and the delay of the next one
 	renewGap time.Duration
@@ -101,6 +102,7 @@ func (sl *slot) adopt(r catalog.Rank) {
 	sl.used, sl.degraded, sl.groups, sl.bigram, sl.lastError = false, "", groupFilter{}, false, ""
 	sl.heir = inherited{token: sl.heir.token + 1, why: sl.heir.why}
 	sl.fill = filling{token: sl.fill.token + 1}
+	sl.acked = acknowledged{}
 	sl.tr = sl.newTranslator()
 	sl.drain()
 	for _, st := range s.streams {
@@ -271,6 +273,7 @@ func (sl *slot) leave(ended bool) {
 func (sl *slot) tick(now time.Time) {
 	sl.tickHeir(now)
 	sl.tickFilling(now)
+	sl.tickAcknowledged()
 	a := &sl.ask
 	if !a.want || now.Before(a.at) {
 		return
@@ -321,6 +324,7 @@ func (sl *slot) apply(seq uint64, b *engine.Batch) {
 	l := sl.src.loop
 	now := l.tl.Now()
 	sl.hasSeq, sl.seq, sl.lastBatch = true, seq, now
+	sl.acked.behind = true
 	sl.n.Batches++
 	for i, n := range b.Skipped {
 		sl.n.Skipped[i] += uint64(n)
@@ -362,7 +366,7 @@ func (sl *slot) snapshot(now time.Time) RankStatus {
 	st := RankStatus{
 		Rank: sl.rank, Slot: indexer.Slot(sl.reg.Slot), Life: sl.reg.Life, Discovered: sl.reg.Discovered || sl.reg.Life == 0,
 		State: s.state(sl), LastError: sl.lastError, Degraded: sl.degraded,
-		HasSequence: sl.hasSeq, Sequence: sl.seq, LastBatch: sl.lastBatch, LastEvent: sl.lastEvent, Lag: sl.lag,
+		HasSequence: sl.hasSeq, Sequence: sl.seq, HasAcknowledged: sl.acked.has, Acknowledged: sl.acked.seq, LastBatch: sl.lastBatch, LastEvent: sl.lastEvent, Lag: sl.lag,
 		Waiting: sl.queue.len(), Counters: sl.n, WrongBlockSize: sl.badSize,
 	}
 	if st.LastError == "" {

@@ -124,10 +124,14 @@ type RankStatus struct {
 
 	HasSequence bool
 	Sequence    uint64 // of the latest batch of this rank
-	LastBatch   time.Time
-	LastEvent   time.Time     // latest batch with events
-	Lag         time.Duration // of the latest batch: engine's clock to the start of its translation
-	Waiting     int           // batches held back for the slot
+	// Acknowledged is the latest batch of this life of which it is known that every owner has
+	// applied it and all before it (invariant I5); it is a few ticks late.
+	HasAcknowledged bool
+	Acknowledged    uint64
+	LastBatch       time.Time
+	LastEvent       time.Time     // latest batch with events
+	Lag             time.Duration // of the latest batch: engine's clock to the start of its translation
+	Waiting         int           // batches held back for the slot
 	// WrongBlockSize is the latest block size in an event that is not the group's; 0 = none.
 	WrongBlockSize uint32
 

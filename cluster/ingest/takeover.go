@@ -237,6 +237,7 @@ func (st *stream) verify(seq, digest uint64) {
 		if h := &sl.heir; h.unproved && st.feeds(sl) && h.proof.seq == seq {
 			if h.proof.is(digest) {
 				h.unproved, sl.used = false, true
+				sl.hasSeq, sl.seq, sl.acked.behind = true, seq, true
 			} else {
 				sl.renew(fmt.Sprintf("batch %d has other content than before: the engine restarted", seq))
 			}

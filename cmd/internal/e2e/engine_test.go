@@ -153,18 +153,19 @@ func (e *handDriven) awaitStatus(want string) {
 
 // listener is a rank's stream as /workers shows it.
 type listener struct {
-	Endpoint   string
-	Status     string
-	LastError  string `json:"last_error"`
-	Batches    uint64
-	Events     uint64
-	Gaps       uint64
-	Lives      uint64
-	Mismatches uint64 `json:"block_size_mismatches"`
-	Held       map[string]uint64
-	Rejected   map[string]uint64
-	Degraded   string
-	Warnings   []string
+	Endpoint     string
+	Status       string
+	LastError    string `json:"last_error"`
+	Batches      uint64
+	Events       uint64
+	Gaps         uint64
+	Lives        uint64
+	Mismatches   uint64  `json:"block_size_mismatches"`
+	Acknowledged *uint64 `json:"acknowledged_sequence"`
+	Held         map[string]uint64
+	Rejected     map[string]uint64
+	Degraded     string
+	Warnings     []string
 }
 
 // listenerOf returns rank 0 of a worker.

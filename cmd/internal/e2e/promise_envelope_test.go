@@ -193,7 +193,7 @@ func (e *envelopeEngine) burst() {
 	c := &e.v.counts
 	for range 1 + e.rng.IntN(6) {
 		switch n := e.rng.IntN(100); {
-		case n < 2:
+		case n < 3:
 			c.restarts.Add(1)
 			if e.rng.IntN(2) == 0 {
 				e.restartInPlace()
@@ -201,10 +201,10 @@ func (e *envelopeEngine) burst() {
 				endpoint, replay := e.die()
 				e.open(endpoint, replay)
 			}
-		case n < 3:
+		case n < 6:
 			c.anew.Add(1)
 			e.registerAnew()
-		case n < 6:
+		case n < 9:
 			c.clears.Add(1)
 			e.clear()
 			e.send()
@@ -224,6 +224,9 @@ func (e *envelopeEngine) burst() {
 	e.send()
 	last := e.last()
 	e.v.await(missing)
+	if e.v.faults != nil {
+		e.v.await(e.unacknowledged)
+	}
 	if !e.v.tb.Failed() {
 		e.ack(last)
 	}
@@ -241,6 +244,16 @@ func (e *envelopeEngine) registerAnew() {
 	e.v.await(e.listedAnywhere) // the log is ahead of nodes that follow it (rule G3)
 	e.ack(last)
 	e.register()
+}
+
+// unacknowledged says what the last batch waits for: that one owner shows it does not mean
+// that another one has it, which may be the one that is left.
+func (e *envelopeEngine) unacknowledged() string {
+	l := listenerOf(e.v.tb, e.url, e.id)
+	if l.Acknowledged == nil || *l.Acknowledged != e.seq-1 {
+		return fmt.Sprintf("batch %d of engine %s is not acknowledged: %+v", e.seq-1, e.id, l)
+	}
+	return ""
 }
 
 // listedAnywhere says which living node still lists the worker.

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster"
@@ -123,13 +124,19 @@ func (b *backend) Streams() []router.StreamStatus {
 func streamStatus(now time.Time, s *ingest.SourceStatus, r *ingest.RankStatus) router.StreamStatus {
 	out := router.StreamStatus{
 		Instance: s.Instance, Rank: r.Rank, Group: uint32(s.Group), State: router.StreamState(r.State.String()), LastError: r.LastError,
-		Registered: now.Sub(s.Opened), LastEvent: -1, Batches: r.Counters.Batches, Gaps: s.Counters.Gaps, Replays: s.Counters.Replays,
+		Registered: now.Sub(s.Opened), LastEvent: -1, Life: r.Life, Sequence: -1, Acknowledged: -1, Batches: r.Counters.Batches, Gaps: s.Counters.Gaps, Replays: s.Counters.Replays,
 		Lives: 1 + r.Counters.Lives, Orphans: r.Translator.Orphans, OrphansLost: r.Counters.OrphansLost, Held: r.Translator.Held,
 		Degraded: r.Degraded, Refused: r.Translator.Refused, Lag: r.Lag, Warnings: r.Warnings, Losses: s.Counters.Losses,
 		Rejected: map[string]uint64{}, RejectedBlocks: map[string]uint64{},
 	}
 	if out.LastError == "" {
 		out.LastError = s.LastError
+	}
+	if r.HasSequence {
+		out.Sequence = int64(min(r.Sequence, math.MaxInt64))
+	}
+	if r.HasAcknowledged {
+		out.Acknowledged = int64(min(r.Acknowledged, math.MaxInt64))
 	}
 	if !r.LastEvent.IsZero() {
 		out.LastEvent = now.Sub(r.LastEvent)
