@@ -58,8 +58,8 @@ func (n *Node) tellBigram(group indexer.GroupID) {
 }
 
 // NewLife implements ingest.Log.
-func (c commands) NewLife(instance string, rank uint32, life uint64, filling bool, done func(error)) {
-	c.propose(state.Command{NewLife: &state.NewLife{Instance: instance, Rank: rank, Life: life, Filling: filling}}, done)
+func (c commands) NewLife(instance string, rank uint32, life uint64, done func(error)) {
+	c.propose(state.Command{NewLife: &state.NewLife{Instance: instance, Rank: rank, Life: life}}, done)
 }
 
 // Filled implements ingest.Log.

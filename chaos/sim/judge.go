@@ -98,7 +98,7 @@ func (n *node) shows(slot indexer.Slot, m *prompt) bool {
 // unreadable reports whether a node says so of its copy.
 func (n *node) unreadable(own *state.View, l life, p uint32) bool {
 	o := n.member.Owner()
-	list := o.Unreadable(nil, o.Mark(), firstGroup, indexer.PartitionID(p), func(yield func(indexer.Slot, uint64) bool) {
+	list := o.Unreadable(nil, o.Mark(), own.Index, firstGroup, indexer.PartitionID(p), func(yield func(indexer.Slot, uint64) bool) {
 		yield(indexer.Slot(l.slot), l.id)
 	})
 	return len(list) > 0

@@ -197,7 +197,7 @@ func (n *node) checkReport(r state.Report) {
 					}
 				}
 			}
-			if not := to.owner.Unreadable(nil, to.owner.Mark(), 1, indexer.PartitionID(m.Partition), lives); len(not) > 0 {
+			if not := to.owner.Unreadable(nil, to.owner.Mark(), v.Index, 1, indexer.PartitionID(m.Partition), lives); len(not) > 0 {
 				n.w.failf("%s reports change %d, but slots %v of partition %d cannot be read at %s", n.name, j.ID, not, m.Partition, m.To)
 			}
 		}
@@ -302,7 +302,7 @@ func (n *node) read(p uint32, path []uint64) {
 	r.Match(indexer.Query{Group: group, Partition: indexer.PartitionID(p), Locals: path}, &out)
 	r.Close()
 	unreadable := map[indexer.Slot]bool{}
-	for _, s := range n.owner.Unreadable(nil, mark, group, indexer.PartitionID(p), func(yield func(indexer.Slot, uint64) bool) {
+	for _, s := range n.owner.Unreadable(nil, mark, ^uint64(0), group, indexer.PartitionID(p), func(yield func(indexer.Slot, uint64) bool) {
 		for s, l := range lives {
 			if !yield(s, l.Life) {
 				return

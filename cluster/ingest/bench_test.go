@@ -31,10 +31,10 @@ func (w *nullWriter) Close()          {}
 // noLog takes commands and forgets them.
 type noLog struct{}
 
-func (noLog) NewLife(string, uint32, uint64, bool, func(error)) {}
-func (noLog) Filled(string, uint32, uint64, func(error))        {}
-func (noLog) Discover(uint64, uint32, func(error))              {}
-func (noLog) Purged(catalog.Retired, func(error))               {}
+func (noLog) NewLife(string, uint32, uint64, func(error)) {}
+func (noLog) Filled(string, uint32, uint64, func(error))  {}
+func (noLog) Discover(uint64, uint32, func(error))        {}
+func (noLog) Purged(catalog.Retired, func(error))         {}
 
 // benchLoop is a loop whose functions the caller runs itself.
 type benchLoop struct {

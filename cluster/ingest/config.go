@@ -67,7 +67,7 @@ type Config struct {
 	// owners are told how far a slot has come; default 1 s.
 	AdoptTimeout, CursorEvery time.Duration
 
-	// FillPatience is how long answers without a slot that started over are called
+	// FillPatience is how long answers without a source that was taken over are called
 	// incomplete at most, if its engine does not say what it holds; default 10 s.
 	FillPatience time.Duration
 

@@ -17,11 +17,10 @@ import (
 // The methods must not block.
 type Log interface {
 	// NewLife asks for a fresh slot for a rank, unless its life is no longer the one given.
-	// filling: the engine may go on and hold what has to be asked of it again, so answers
-	// without it are not complete before Filled.
-	NewLife(instance string, rank uint32, life uint64, filling bool, done func(error))
-	// Filled says that a life that was filling has all that its engine could be asked for,
-	// applied at all owners.
+	NewLife(instance string, rank uint32, life uint64, done func(error))
+	// Filled says that a rank whose source was taken over has all in this life that its engine
+	// can be asked for, applied at all owners. Before it, answers without the rank are not
+	// complete.
 	Filled(instance string, rank uint32, life uint64, done func(error))
 	// Discover asks for a slot for a rank that a source carries and nobody registered.
 	Discover(source uint64, rank uint32, done func(error))

@@ -2,21 +2,22 @@ package ingest
 
 import "time"
 
-// A life that began in the middle of an engine's run, because the slot was taken over and
-// nothing proved how far it had come, is empty although its engine is not. The catalog
-// calls it filling, and answers without it are not complete, until its reader says that it
-// has what the engine can be asked for:
+// A source that was taken over may lack what only its earlier reader knew: that one may
+// have gone on without an owner that this one continues from, and then only the engine
+// knows more; or the slot starts over, empty, although its engine is not. The catalog calls
+// its ranks filling, and answers without them are not complete, until their reader says
+// that they have what the engine can be asked for:
 //
-//	life here        its streams are live        all of it applied        in the log
-//	---|-------------------|---------------------------|---------------------|
-//	   | batches from the engine's buffer              | Log.Filled          | complete
+//	taken over          its streams are live        all of it applied        in the log
+//	---|-----------------------|---------------------------|---------------------|
+//	   | batches from the engine's buffer                  | Log.Filled          | complete
 //
-// An engine that cannot be asked is not waited for longer than Config.FillPatience: what
+// An engine that does not answer is not waited for longer than Config.FillPatience: what
 // it held is unknown then, and its stream's warning says so.
 
 // filling is how far that is.
 type filling struct {
-	since   time.Time // this reader has had the life; zero = not yet
+	since   time.Time // this reader has had the slot; zero = not yet
 	written bool      // up to mark is all that there was to ask for
 	mark    uint64
 	asked   bool // Log.Filled is under way
@@ -25,7 +26,7 @@ type filling struct {
 	token   uint64 // late answers are ignored
 }
 
-// tickFilling says that the life is whole, when it is.
+// tickFilling says that the slot is whole, when it is.
 func (sl *slot) tickFilling(now time.Time) {
 	f, l := &sl.fill, sl.src.loop
 	if !sl.reg.Filling || sl.waiting || sl.heir.unproved {
@@ -61,6 +62,9 @@ func (sl *slot) tickFilling(now time.Time) {
 
 // asFullAsCanBe says whether nothing more of the past is to be expected.
 func (sl *slot) asFullAsCanBe(now time.Time) bool {
+	if !sl.canBeFilled() {
+		return true
+	}
 	if now.Sub(sl.fill.since) >= sl.src.loop.cfg.FillPatience {
 		for _, st := range sl.src.streams {
 			if st.feeds(sl) && st.state == replaying && st.rep != nil && st.rep.progress {

@@ -188,7 +188,7 @@ func TestLifeEndedElsewhere(t *testing.T) {
 		life := w.life("w1", 0)
 		x.move(func() { e.publish(batch(store("", "xyz"))) })
 		equal(t, "life", w.life("w1", 0), life)
-		w.NewLife("w1", 0, life, false, func(err error) { equal(t, "new life", err, nil) })
+		w.NewLife("w1", 0, life, func(err error) { equal(t, "new life", err, nil) })
 		w.settle()
 		if w.life("w1", 0) == life {
 			t.Fatal("no new life")

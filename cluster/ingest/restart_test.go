@@ -172,7 +172,7 @@ func TestLifeFromElsewhere(t *testing.T) {
 		w.register("w1", e)
 		grow(e, 0, 5)
 		life := w.life("w1", 0)
-		w.NewLife("w1", 0, life, false, func(error) {})
+		w.NewLife("w1", 0, life, func(error) {})
 		w.settle()
 		w.want("abcde", 0)
 		equal(t, "purged", len(w.purged), 1)

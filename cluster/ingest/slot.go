@@ -288,7 +288,7 @@ func (sl *slot) tick(now time.Time) {
 	if sl.reg.Life == 0 {
 		l.m.deps.Log.Discover(sl.src.spec.ID, sl.rank, done)
 	} else {
-		l.m.deps.Log.NewLife(sl.src.spec.Instance, sl.rank, sl.reg.Life, sl.over && sl.canBeFilled(), done)
+		l.m.deps.Log.NewLife(sl.src.spec.Instance, sl.rank, sl.reg.Life, done)
 	}
 }
 

@@ -77,6 +77,8 @@ func (sl *slot) takeOver(r catalog.Rank) {
 	}
 	sl.reg = r
 	sl.taking, sl.over, sl.waiting = true, true, true
+	sl.fill = filling{token: sl.fill.token + 1}
+	sl.acked = acknowledged{}
 	if l.m.deps.Takeover == nil {
 		sl.startOver("")
 		return

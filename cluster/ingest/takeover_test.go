@@ -34,6 +34,9 @@ func (a *assigned) give(here bool) {
 	a.w.at++
 	a.tenure = a.w.at
 	a.w.away = !here
+	for _, s := range a.w.catalog.View().Sources() {
+		a.w.catalog.TakenOver(a.w.at, s.ID)
+	}
 	a.w.m.Reconcile(a.w.view())
 }
 
@@ -206,7 +209,7 @@ func TestSlotOfAGivenSourceIsReported(t *testing.T) {
 		w.settle()
 		equal(t, "held", w.index.Stats().Held[0], 3)
 		if err := w.commit(func(at uint64) error {
-			_, err := w.catalog.NewLife(at, "w1", 0, first.Life, false)
+			_, err := w.catalog.NewLife(at, "w1", 0, first.Life)
 			return err
 		}); err != nil {
 			t.Fatal(err)

@@ -127,7 +127,7 @@ func (w *world) partition(path string) indexer.PartitionID {
 	return indexer.PartitionID(shard.Layout{Partitions: 8}.Partition(1, w.locals(path)[0], 0))
 }
 
-func (w *world) NewLife(instance string, rank uint32, life uint64, filling bool, done func(error)) {
+func (w *world) NewLife(instance string, rank uint32, life uint64, done func(error)) {
 	w.command(func(at uint64) error {
 		w.asked++
 		if w.refuseRank != nil {
@@ -135,7 +135,7 @@ func (w *world) NewLife(instance string, rank uint32, life uint64, filling bool,
 				return err
 			}
 		}
-		r, err := w.catalog.NewLife(at, instance, rank, life, filling)
+		r, err := w.catalog.NewLife(at, instance, rank, life)
 		if r.Life != 0 {
 			w.lives++
 		}

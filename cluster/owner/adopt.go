@@ -64,7 +64,7 @@ func (o *Owner) Labels(l copywire.SlotLife) copywire.Labels {
 	if sl == nil || sl.life.Load() != l.Life {
 		return out
 	}
-	now := currency{o: o, carriers: *o.carriers.Load(), since: ^uint64(0)}
+	now := currency{o: o, carriers: *o.carriers.Load(), since: ^uint64(0), index: ^uint64(0)}
 	for p, r := range g.ofSlot(l.Slot) {
 		if s := r.state.Load(); whole(s) {
 			out.Copies = append(out.Copies, copywire.Label{

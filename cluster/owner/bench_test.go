@@ -152,7 +152,7 @@ func BenchmarkUnreadable(b *testing.B) {
 	var dst []indexer.Slot
 	b.ReportAllocs()
 	for b.Loop() {
-		if dst = o.Unreadable(dst[:0], o.Mark(), 1, 2, lives); len(dst) != 0 {
+		if dst = o.Unreadable(dst[:0], o.Mark(), 1<<40, 1, 2, lives); len(dst) != 0 {
 			b.Fatalf("%d unreadable", len(dst))
 		}
 	}

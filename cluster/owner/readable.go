@@ -12,12 +12,13 @@ func (o *Owner) Mark() uint64 { return o.version.Load() }
 // Unreadable appends the slots, of those that lives yields with their life, whose copy
 // of the partition could not be read here: it was not open all the time from the mark
 // since until now, a newer tenure of the slot is known than that of the copy, or who
-// writes it may have gone on without this node (rule Q5). It
+// writes it may have gone on without this node (rule Q5). A tenure above index, that of
+// the map under which the answer is given, is one whose takeover that map does not show. It
 // must be called after the tree was read, with a mark taken before.
-func (o *Owner) Unreadable(dst []indexer.Slot, since uint64, g indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
+func (o *Owner) Unreadable(dst []indexer.Slot, since, index uint64, g indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
 	// Carriers first: a place in this list that is given to another session meanwhile
 	// still has the one that is over.
-	now := currency{o: o, carriers: *o.carriers.Load(), since: since}
+	now := currency{o: o, carriers: *o.carriers.Load(), since: since, index: index}
 	var slots []*slot
 	var chunks []*[chunkSlots]record
 	if gr := at(&o.table.groups, int(g)); gr != nil {
@@ -42,6 +43,7 @@ type currency struct {
 	o        *Owner
 	carriers []*carrier
 	since    uint64
+	index    uint64    // of the map
 	known    [64]uint8 // by carrier: 0 not asked, 1 no, 2 yes
 }
 
@@ -49,7 +51,8 @@ func (n *currency) readable(sl *slot, r *record) bool {
 	st := r.state.Load()
 	// Who has fenced off the tenure of a copy need not count on it until it is carried on
 	// or filled under the new one.
-	if r.tenure.Load() != sl.tenure.Load() && !n.o.cfg.broken.fencedOpen {
+	tenure := r.tenure.Load()
+	if tenure != sl.tenure.Load() && !n.o.cfg.broken.fencedOpen || tenure > n.index {
 		return false
 	}
 	if phase(st) != open || versionOf(st) > n.since && !n.o.cfg.broken.noMark {

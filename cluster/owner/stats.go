@@ -53,7 +53,7 @@ func (o *Owner) Stats() Stats {
 	s.Sessions = len(o.mu.peers)
 	o.mu.Unlock()
 	s.DumpsKept = o.dumps.len()
-	now := currency{o: o, carriers: *o.carriers.Load(), since: ^uint64(0)}
+	now := currency{o: o, carriers: *o.carriers.Load(), since: ^uint64(0), index: ^uint64(0)}
 	for _, r := range o.table.all() {
 		switch st := r.state.Load(); phase(st) {
 		case open:

@@ -365,7 +365,7 @@ func (w *world) have(s *stream, p indexer.PartitionID) string {
 
 // readable asks with the mark since.
 func (w *world) readable(s *stream, p indexer.PartitionID, since uint64) bool {
-	out := w.owner.Unreadable(nil, since, s.Group, p, func(yield func(indexer.Slot, uint64) bool) { yield(s.Slot, s.Life) })
+	out := w.owner.Unreadable(nil, since, ^uint64(0), s.Group, p, func(yield func(indexer.Slot, uint64) bool) { yield(s.Slot, s.Life) })
 	return len(out) == 0
 }
 

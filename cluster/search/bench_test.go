@@ -20,7 +20,7 @@ import (
 type open struct{}
 
 func (open) Mark() uint64 { return 0 }
-func (open) Unreadable(dst []indexer.Slot, _ uint64, _ indexer.GroupID, _ indexer.PartitionID, _ iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
+func (open) Unreadable(dst []indexer.Slot, _, _ uint64, _ indexer.GroupID, _ indexer.PartitionID, _ iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
 	return dst
 }
 

@@ -90,9 +90,9 @@ type Owner interface {
 	// Mark is taken before the trees are read.
 	Mark() uint64
 	// Unreadable appends the slots, of those that lives yields with their life, whose copy
-	// of the partition was not open here all the time since the mark, or is not current at
-	// this moment. It is asked after the trees were read. lives is called at most once.
-	Unreadable(dst []indexer.Slot, since uint64, g indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot
+	// of the partition was not open here all the time since the mark, is not current at this
+	// moment, or was taken over after the map index. It is asked after the trees were read. lives is called at most once.
+	Unreadable(dst []indexer.Slot, since, index uint64, g indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot
 }
 
 func (c *Config) applyDefaults() {

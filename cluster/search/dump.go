@@ -85,7 +85,7 @@ func (d *slotDump) here(p indexer.PartitionID) error {
 	}
 	plan := d.s.plan() // after the trees were read
 	d.scratch.plan, d.scratch.group = plan, d.group
-	closed := d.s.deps.Owner.Unreadable(nil, mark, d.group, p, d.scratch.lives)
+	closed := d.s.deps.Owner.Unreadable(nil, mark, plan.view.Index, d.group, p, d.scratch.lives)
 	if !plan.segment(p).here || slices.Contains(closed, d.slot) {
 		d.wanted = append(d.wanted, wanted{partition: p, why: []string{d.s.cfg.Name + ": no complete copy that may be read"}})
 		return nil

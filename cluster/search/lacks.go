@@ -79,17 +79,21 @@ func (l *lacks) slots(x *Searcher, v *state.View) {
 	}
 }
 
-// filling notes the slots that had not all of what their engines were known to hold when
-// the first answer to the question was read, or began again since.
+// filling notes the slots whose sources had been taken over and not yet been filled when
+// the first answer to the question was read, or were taken over since.
 func (l *lacks) filling(x *Searcher, v *state.View) {
 	g, ok := v.Catalog.GroupByID(uint32(x.question.query.Group))
 	if !ok {
 		return
 	}
 	for slot, h := range g.Unwhole(x.pin) {
-		if x.concerns(indexer.Slot(slot)) {
-			l.noSlot = true
-			l.add(fmt.Sprintf("instance %s rank %d: it started over, and its engine is being asked what it holds", h.Instance, h.Rank))
+		if !x.concerns(indexer.Slot(slot)) {
+			continue
+		}
+		if l.noSlot = true; len(l.missing) >= maxMissing {
+			l.more++ // not worded: there may be thousands
+		} else {
+			l.add(fmt.Sprintf("instance %s rank %d: it was taken over, and its engine is being asked what it holds", h.Instance, h.Rank))
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (n *rigNode) Mark() uint64 {
 }
 
 // Unreadable implements Owner.
-func (n *rigNode) Unreadable(dst []indexer.Slot, since uint64, _ indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
+func (n *rigNode) Unreadable(dst []indexer.Slot, since, _ uint64, _ indexer.GroupID, p indexer.PartitionID, lives iter.Seq2[indexer.Slot, uint64]) []indexer.Slot {
 	n.r.mu.Lock()
 	closed, changed := maps.Clone(n.closed), maps.Clone(n.changed)
 	n.r.mu.Unlock()

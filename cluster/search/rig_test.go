@@ -76,6 +76,13 @@ func newRig(t testing.TB, tune func(*Config), names []string, owners ...[]string
 
 func (r *rig) introduce(name string, boot uint64) {
 	r.apply(state.Command{Introduce: &state.Member{Name: name, ServerID: "id-" + name, Boot: boot}})
+	for _, w := range r.state.View().Catalog.Workers() { // what a new process reads is complete at once here
+		for _, k := range w.Ranks {
+			if k.Filling {
+				r.filled(w.Instance, k.Life)
+			}
+		}
+	}
 }
 
 // move changes the owners of a partition, reports of all ingest nodes included.

@@ -151,7 +151,7 @@ func (s *Search) read(r indexer.Reader, scratch *scratch, q *question, a *answer
 	}
 	if !s.cfg.broken.unreadable {
 		scratch.plan, scratch.group = before, q.query.Group
-		a.unreadable = s.deps.Owner.Unreadable(a.unreadable, mark, q.query.Group, q.query.Partition, scratch.lives)
+		a.unreadable = s.deps.Owner.Unreadable(a.unreadable, mark, a.index, q.query.Group, q.query.Partition, scratch.lives)
 	}
 	if after := s.plan(); after != before {
 		if a.status = s.ownership(after, q.query.Partition); a.status != statusOK {

@@ -62,11 +62,10 @@ type NewLife struct {
 	Instance string
 	Rank     uint32
 	Life     uint64 // the life that ends
-	// Filling: the new life begins in the middle of an engine's run.
-	Filling bool
 }
 
-// Filled says that such a life has all now that its engine could be asked for.
+// Filled says that a slot whose source was taken over has all now that its engine can be
+// asked for.
 type Filled struct {
 	Instance string
 	Rank     uint32
@@ -216,7 +215,7 @@ func (s *State) apply(c Command, r *Result) error {
 	case c.Discover != nil:
 		return s.catalog.Discover(s.index, c.Discover.Source, c.Discover.Rank)
 	case c.NewLife != nil:
-		old, err := s.catalog.NewLife(s.index, c.NewLife.Instance, c.NewLife.Rank, c.NewLife.Life, c.NewLife.Filling)
+		old, err := s.catalog.NewLife(s.index, c.NewLife.Instance, c.NewLife.Rank, c.NewLife.Life)
 		if err != nil {
 			return err
 		}

@@ -166,6 +166,7 @@ func (s *State) rebooted(name string) {
 		if a.Node == name {
 			s.assign[id] = Assignment{Node: name, Tenure: s.index}
 			s.version[name] = s.index
+			s.catalog.TakenOver(s.index, id)
 		}
 	}
 	s.abortJobs(func(j *Job) bool { return j.touches(name) })
@@ -256,6 +257,8 @@ func (s *State) assignSource(a Assign) error {
 		// tenure is as old as the source.
 		s.assign[source] = Assignment{Node: node, Tenure: source}
 		s.begun[source] = true
+	} else {
+		s.catalog.TakenOver(s.index, source)
 	}
 	s.version[node] = s.index
 	if assigned && old.Node != node {

@@ -188,10 +188,8 @@ func (c *Catalog) Bigram(index uint64, id uint32) error {
 
 // NewLife gives a rank a fresh slot, if its present life is the one given, and
 // returns what was retired (rule G1). With another life it does nothing: the
-// command was late or repeated. With filling, or when the life that ends was not whole
-// either, the new one is not whole before Filled: its engine may hold what has to be asked
-// of it again.
-func (c *Catalog) NewLife(index uint64, instance string, rank uint32, life uint64, filling bool) (Retired, error) {
+// command was late or repeated. A life that follows one that is not whole is not either.
+func (c *Catalog) NewLife(index uint64, instance string, rank uint32, life uint64) (Retired, error) {
 	w := c.workers[instance]
 	if w == nil || w.ranks[rank] == nil {
 		return Retired{}, fmt.Errorf("%w: instance %s dp_rank %d", ErrNotFound, instance, rank)
@@ -201,7 +199,7 @@ func (c *Catalog) NewLife(index uint64, instance string, rank uint32, life uint6
 		return Retired{}, nil
 	}
 	h := Holder{Instance: instance, Rank: rank, Life: index}
-	if filling = filling || r.Filling; filling {
+	if r.Filling {
 		h.Whole = NotYet
 	}
 	s, err := w.group.acquire(h)
@@ -210,8 +208,24 @@ func (c *Catalog) NewLife(index uint64, instance string, rank uint32, life uint6
 	}
 	c.changed(index)
 	out := w.group.retire(r.Slot)
-	r.Slot, r.Life, r.Filling = s, index, filling
+	r.Slot, r.Life = s, index
 	return out, nil
+}
+
+// TakenOver says that a source has another reader: its slots may lack what only the
+// earlier one knew, and are not whole before Filled.
+func (c *Catalog) TakenOver(index uint64, source uint64) {
+	w, k := c.findSource(source)
+	if w == nil {
+		return
+	}
+	c.changed(index)
+	for _, r := range w.ranks {
+		if r.Endpoint == k.endpoint && r.Topic == k.topic {
+			r.Filling = true
+			w.group.slots[r.Slot].holder.Whole = NotYet
+		}
+	}
 }
 
 // Filled says that a life that was not whole is so from now on. Of another life, or a

@@ -109,7 +109,7 @@ func TestUnregister(t *testing.T) {
 func TestLives(t *testing.T) {
 	c := New()
 	must(t, c.Register(1, reg("7", 0)))
-	old, err := c.NewLife(2, "7", 0, 1, false)
+	old, err := c.NewLife(2, "7", 0, 1)
 	must(t, err)
 	g, _ := c.View().Group(GroupKey{"llama", "default"})
 	if old != (Retired{Group: g.ID, Slot: 0, Life: 1}) {
@@ -121,7 +121,7 @@ func TestLives(t *testing.T) {
 	if h, live := g.Holder(1); !live || h.Life != 2 || h.Instance != "7" {
 		t.Errorf("holder of the fresh slot: %+v, %v", h, live)
 	}
-	if again, err := c.NewLife(3, "7", 0, 1, false); err != nil || again != (Retired{}) {
+	if again, err := c.NewLife(3, "7", 0, 1); err != nil || again != (Retired{}) {
 		t.Errorf("a repeated restart retired %+v, %v", again, err)
 	}
 	must(t, c.Register(4, reg("8", 0)))
@@ -136,73 +136,48 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// A life that began in the middle of an engine's run is not whole before Filled, and so is
-// one that follows it; what was read at an index before that does not count as whole later.
+// The slots of a source that was taken over are not whole before Filled, and neither are
+// lives that begin until then; what was read at an index before that is not whole later.
 func TestFilling(t *testing.T) {
 	c := New()
 	must(t, c.Register(1, reg("7", 0)))
 	must(t, c.Register(2, reg("8", 0)))
-	unwhole := func(index uint64) (out []string) {
-		g, _ := c.View().Group(GroupKey{"llama", "default"})
-		for _, h := range g.Unwhole(index) {
-			out = append(out, h.Instance)
-		}
-		return out
-	}
-	check := func(index uint64, want ...string) {
+	must(t, c.Register(3, reg("7", 1)))
+	must(t, c.Register(4, reg("7", 2, func(r *Registration) { r.Endpoint = "tcp://other:1" })))
+	check := func(index uint64, want ...uint32) {
 		t.Helper()
-		if got := unwhole(index); !slices.Equal(got, want) {
-			t.Errorf("not whole at %d: %v, want %v", index, got, want)
+		g, _ := c.View().Group(GroupKey{"llama", "default"})
+		var got []uint32
+		for _, h := range g.Unwhole(index) {
+			if h.Instance != "7" {
+				t.Errorf("instance %s is not whole", h.Instance)
+			}
+			got = append(got, h.Rank)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("not whole at %d: ranks %v, want %v", index, got, want)
 		}
 	}
 	check(0)
-	for _, step := range []struct {
-		index, ends uint64
-		filling     bool
-	}{{3, 1, true}, {4, 3, false}} {
-		_, err := c.NewLife(step.index, "7", 0, step.ends, step.filling)
-		must(t, err)
-		check(step.index, "7")
-		check(step.index+1000, "7")
-	}
-	must(t, c.Filled(5, "7", 0, 3)) // a life that has ended
-	check(5, "7")
-	must(t, c.Filled(6, "7", 0, 4))
-	must(t, c.Filled(7, "7", 0, 4)) // again: nothing
-	check(5, "7")
-	check(6)
-	_, err := c.NewLife(8, "7", 0, 4, false)
+	c.TakenOver(5, 1)
+	check(5, 0, 1)
+	check(1000, 0, 1)
+	_, err := c.NewLife(6, "7", 0, 1)
 	must(t, err)
-	check(8)
-	if err := c.Filled(9, "9", 0, 4); !errors.Is(err, ErrNotFound) {
+	check(1000, 0, 1)
+	must(t, c.Filled(7, "7", 0, 1)) // a life that has ended
+	check(1000, 0, 1)
+	must(t, c.Filled(8, "7", 1, 3))
+	must(t, c.Filled(9, "7", 0, 6))
+	must(t, c.Filled(10, "7", 0, 6)) // again: nothing
+	check(7, 0, 1)
+	check(8, 0)
+	check(9)
+	_, err = c.NewLife(11, "7", 0, 6)
+	must(t, err)
+	check(9)
+	if err := c.Filled(12, "9", 0, 4); !errors.Is(err, ErrNotFound) {
 		t.Errorf("filled %v", err)
-	}
-}
-
-// That engines of a group send EAGLE pages is remembered as long as the group, also in an
-// image.
-func TestBigram(t *testing.T) {
-	c := New()
-	must(t, c.Register(1, reg("a", 0)))
-	before := c.View()
-	id := before.Groups()[0].ID
-	if err := c.Bigram(2, id+1); !errors.Is(err, ErrNotFound) || c.View() != before {
-		t.Errorf("of a group that is not there: %v", err)
-	}
-	must(t, c.Bigram(3, id))
-	known := c.View()
-	must(t, c.Bigram(4, id))
-	if !known.Groups()[0].Bigram || before.Groups()[0].Bigram || c.View() != known || known.Index != 3 {
-		t.Errorf("before %v, then %v at %d", before.Groups()[0].Bigram, known.Groups()[0].Bigram, known.Index)
-	}
-	if g, _ := FromImage(c.Image()).View().GroupByID(id); !g.Bigram {
-		t.Error("an image forgets it")
-	}
-	_, err := c.Unregister(5, Unregistration{Instance: "a", Model: reg("a", 0).Group.Model})
-	must(t, err)
-	must(t, c.Register(6, reg("a", 0)))
-	if c.View().Groups()[0].Bigram {
-		t.Error("a new group begins with it")
 	}
 }
 
@@ -239,12 +214,12 @@ func TestInvariants(t *testing.T) {
 			index++
 			inst := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "instance")
 			rank := rapid.Uint32Range(0, 2).Draw(t, "rank")
-			switch rapid.IntRange(0, 5).Draw(t, "command") {
+			switch rapid.IntRange(0, 6).Draw(t, "command") {
 			case 0, 1:
 				_ = c.Register(index, reg(inst, rank))
 			case 2:
 				if w, ok := c.View().Worker(inst); ok {
-					if r, err := c.NewLife(index, inst, w.Ranks[0].Rank, w.Ranks[0].Life, index%3 == 0); err == nil {
+					if r, err := c.NewLife(index, inst, w.Ranks[0].Rank, w.Ranks[0].Life); err == nil {
 						waiting[r] = true
 					}
 				}
@@ -260,6 +235,13 @@ func TestInvariants(t *testing.T) {
 					break
 				}
 			case 5:
+				for _, s := range c.View().Sources() {
+					if s.Instance == inst {
+						c.TakenOver(index, s.ID)
+						break
+					}
+				}
+			case 6:
 				if w, ok := c.View().Worker(inst); ok {
 					_ = c.Filled(index, inst, w.Ranks[0].Rank, w.Ranks[0].Life)
 				}

@@ -45,13 +45,13 @@ type Holder struct {
 	Instance string
 	Rank     uint32
 	Life     uint64 // 0 = the slot is free or retired
-	// Whole is the log index from which on the slot has all that its engine was known to
-	// hold. 0 = always: the life began with its engine, or with its registration.
+	// Whole is the log index from which on the slot has all that is known of its engine.
+	// 0 = always: its reader is the first one.
 	Whole uint64
 }
 
-// NotYet is the Whole of a life that began in the middle of an engine's run and is still
-// being filled from what the engine can replay.
+// NotYet is the Whole of a slot whose source was taken over, and whose new reader still
+// asks the engine for what the earlier one may have known alone.
 const NotYet = ^uint64(0)
 
 // Holder returns who the slot is; ok is false for a slot that is not live.
