@@ -195,6 +195,18 @@ type Stats struct {
 	Lanes    []LaneStats
 }
 
+// ShedShare is WantShed as a share of what is held, 0 to 1.
+func (s *Stats) ShedShare() float64 {
+	held := uint64(0)
+	for _, n := range s.Held {
+		held += n
+	}
+	if s.WantShed == 0 || held == 0 {
+		return 0
+	}
+	return min(1, float64(s.WantShed)/float64(held))
+}
+
 // LaneStats describes one lane.
 type LaneStats struct {
 	Queued    uint64  // frames waiting

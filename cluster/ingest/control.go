@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/ingest/translate"
+	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/transport"
 )
 
@@ -164,47 +165,44 @@ func (m *Manager) Explain(ctx context.Context, instance string, rank uint32, has
 	return out, nil
 }
 
-// Shed asks the translators to drop about blocks of what is held (rule N8), each in
-// proportion to what it holds. It returns before they have.
-func (m *Manager) Shed(blocks int) {
-	if blocks <= 0 {
+// Shed asks every translator to drop a share, at most 1, of what it holds in the
+// partitions that in accepts, nil = all (rule N8). It returns before they have; in is
+// called until then, from the loops.
+func (m *Manager) Shed(share float64, in func(indexer.PartitionID) bool) {
+	if !(share > 0) {
 		return
 	}
-	type share struct {
-		e      *entry
-		rank   uint32
-		mapped uint64
+	type held struct {
+		e    *entry
+		rank uint32
 	}
-	var shares []share
-	var total uint64
+	var all []held
 	m.mu.Lock()
 	for _, e := range m.mu.entries {
 		if st := e.status.Load(); st != nil {
 			for _, r := range st.Ranks {
 				if r.Translator.Mapped > 0 {
-					shares = append(shares, share{e, r.Rank, r.Translator.Mapped})
-					total += r.Translator.Mapped
+					all = append(all, held{e, r.Rank})
 				}
 			}
 		}
 	}
 	m.mu.Unlock()
-	for _, s := range shares {
-		n := int(float64(blocks)*float64(s.mapped)/float64(total)) + 1
-		s.e.loop.tl.Post(func() {
-			if sl := s.e.source.slots[s.rank]; sl != nil {
-				sl.shed(n)
+	for _, h := range all {
+		h.e.loop.tl.Post(func() {
+			if sl := h.e.source.slots[h.rank]; sl != nil {
+				sl.shed(min(1, share), in)
 			}
 		})
 	}
 }
 
-func (sl *slot) shed(n int) {
+func (sl *slot) shed(share float64, in func(indexer.PartitionID) bool) {
 	if sl.tr == nil {
 		return
 	}
 	sl.tr.Begin(sl.frameSeq())
-	out := sl.tr.Shed(n)
+	out := sl.tr.Shed(share, in)
 	sl.n.Shed += uint64(out.Shed)
 	sl.src.loop.wrote(sl.tr.End(sl.src.loop.emitFn))
 	sl.src.dirty = true

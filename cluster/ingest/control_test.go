@@ -115,7 +115,7 @@ func TestShed(t *testing.T) {
 		o.publish(batch(store("", "xyz")))
 		w.settle()
 		before := w.index.Stats().Held[indexer.Device]
-		w.m.Shed(200)
+		w.m.Shed(200/float64(before), nil)
 		w.settle()
 		dropped := before - w.index.Stats().Held[indexer.Device]
 		if dropped < 190 || dropped > 330 {
@@ -124,7 +124,7 @@ func TestShed(t *testing.T) {
 		s1, s2 := w.source("w1"), w.source("w2")
 		equal(t, "index and translators", w.index.Stats().Held[indexer.Device], s1.Ranks[0].Translator.Mapped+s2.Ranks[0].Translator.Mapped)
 		equal(t, "shed", s1.Ranks[0].Counters.Shed+s2.Ranks[0].Counters.Shed, dropped)
-		w.m.Shed(0)
+		w.m.Shed(0, nil)
 	})
 }
 

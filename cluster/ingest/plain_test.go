@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/kvcluster/kvcluster/cluster/ingest/translate"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -199,8 +200,19 @@ func (t *plainTranslator) Clear(tier indexer.Tier) (out translate.Outcome) {
 	return out
 }
 
-func (t *plainTranslator) Shed(n int) (out translate.Outcome) {
+func (t *plainTranslator) Shed(share float64, in func(indexer.PartitionID) bool) (out translate.Outcome) {
+	wanted := func(b *plainBlock) bool { return in == nil || in(b.part) }
+	have := 0
+	for _, b := range t.blocks {
+		if wanted(b) {
+			have++
+		}
+	}
+	n := int(math.Ceil(share * float64(have)))
 	for h, b := range t.blocks {
+		if !wanted(b) {
+			continue
+		}
 		if out.Shed >= n {
 			break
 		}

@@ -45,7 +45,9 @@ type Config struct {
 	// SnapshotEvery is how often one is written, 0 = at the end and when asked for.
 	Dir           string
 	SnapshotEvery time.Duration
-	Logger        *slog.Logger // nil = discard
+	// Bounded: the index has a memory limit, and readers are asked for room (rule N8).
+	Bounded bool
+	Logger  *slog.Logger // nil = discard
 
 	// Broken are rules to switch off, for simulations that must be able to fail: "link.",
 	// "owner.", "fanout." or "search." and the name of a mutant of that package.

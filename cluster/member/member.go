@@ -41,6 +41,7 @@ type Member struct {
 	life    context.Context
 	pending sync.WaitGroup
 	saving  saving
+	shed    shedding
 	began   time.Time // this node's part in reading and owning
 }
 
@@ -134,6 +135,9 @@ func (m *Member) Run(ctx context.Context, serve func(ctx context.Context) error)
 	g.onStop("searchers", func() error { m.search.Close(); return nil })
 	g.run("node", m.node.Run)
 	g.run("snapshots", m.saveEvery)
+	if m.cfg.Bounded {
+		g.run("memory bound", m.askForRoom)
+	}
 	g.run("serve", serve)
 	<-g.ctx.Done()
 	return nil
@@ -213,6 +217,7 @@ func (m *Member) makeNode() (err error) {
 	if err != nil {
 		return err
 	}
+	m.hub.Handle(methodShed, m.serveShed)
 	m.node, err = cluster.New(cluster.Config{Name: name, Ingest: m.cfg.Ingest}, cluster.Deps{
 		Log: m.control, Index: m.index, Network: m.deps.Network, Logger: m.cfg.Logger,
 		Spread: &cluster.Spread{

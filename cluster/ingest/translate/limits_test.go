@@ -82,14 +82,66 @@ func TestMaxBlocks(t *testing.T) {
 		t.Errorf("%d runs with a gap", gaps)
 	}
 	tr.Begin(100)
-	if out := tr.Shed(100); out.Shed < 100 || out.Shed > 103 {
+	if out := tr.Shed(100/float64(tr.Stats().Mapped), nil); out.Shed < 100 || out.Shed > 104 {
 		t.Errorf("shed %d of 100", out.Shed)
 	}
-	if out := tr.Shed(1 << 20); tr.Stats().Mapped != 0 {
+	if out := tr.Shed(1, nil); tr.Stats().Mapped != 0 {
 		t.Errorf("shed %d, %d left", out.Shed, tr.Stats().Mapped)
 	}
 	if err := tr.End(o.apply); err != nil || o.names() != 0 {
 		t.Errorf("%d names left, %v", o.names(), err)
+	}
+}
+
+// Blocks are shed from the partitions that room is needed in, and from no others.
+func TestShedInSomePartitions(t *testing.T) {
+	o := newOwner()
+	tr := New(Config{Partition: func(first uint64) indexer.PartitionID { return indexer.PartitionID(first / 1000 % 4) }})
+	const runs, blocks = 40, 25
+	name := func(run, block uint64) uint64 { return 1_000_000 + run*1000 + block }
+	for i := range uint64(runs) {
+		s := Store{}
+		for j := range uint64(blocks) {
+			s.Engines, s.Content.Locals = append(s.Engines, name(i, j)), append(s.Content.Locals, i*1000+j)
+		}
+		tr.Begin(i)
+		if out := tr.Store(s); out.Stored != blocks {
+			t.Fatalf("run %d: %+v", i, out)
+		}
+		if err := tr.End(o.apply); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := func() (n [4]int) {
+		for i := range uint64(runs) {
+			for j := range uint64(blocks) {
+				if tr.Lookup(name(i, j)) == HashHeld {
+					n[i%4]++
+				}
+			}
+		}
+		return n
+	}
+	tr.Begin(100)
+	out := tr.Shed(0.5, func(p indexer.PartitionID) bool { return p == 1 || p == 3 })
+	if err := tr.End(o.apply); err != nil {
+		t.Fatal(err)
+	}
+	const each = runs / 4 * blocks
+	n := held()
+	if out.Shed < each || out.Shed > each+3 || n[0] != each || n[2] != each || n[1]+n[3] != 2*each-out.Shed {
+		t.Errorf("shed %d of %d, left are %v", out.Shed, 2*each, n)
+	}
+	if want := uint64(n[0] + n[1] + n[2] + n[3]); tr.Stats().Mapped != want || uint64(o.names()) != want {
+		t.Errorf("%d mapped, %d names at the owner, want %d", tr.Stats().Mapped, o.names(), want)
+	}
+	tr.Begin(101)
+	if out := tr.Shed(1, func(p indexer.PartitionID) bool { return p > 3 }); out.Shed != 0 {
+		t.Errorf("shed %d of partitions that the slot has nothing in", out.Shed)
+	}
+	tr.Shed(1, func(p indexer.PartitionID) bool { return p == 1 })
+	if err := tr.End(o.apply); err != nil || held()[1] != 0 || held()[2] != each {
+		t.Errorf("after the whole share of one partition: %v, %v", held(), err)
 	}
 }
 

@@ -1,16 +1,27 @@
 package translate
 
 import (
+	"math"
 	"math/bits"
 
 	"github.com/kvcluster/kvcluster/indexer"
 )
 
 // Shed drops blocks for the memory bound.
-func (t *Translator) Shed(n int) Outcome {
+func (t *Translator) Shed(share float64, in func(indexer.PartitionID) bool) Outcome {
 	t.mustBeOpen()
 	var out Outcome
-	t.shed(n, &out)
+	have := t.blocks.len()
+	var wanted []bool // by place in the table of partitions
+	if in != nil {
+		for i := range t.parts.list {
+			wanted = append(wanted, in(t.parts.list[i].id))
+		}
+		have = t.mappedIn(wanted)
+	}
+	if n := int(math.Ceil(share * float64(have))); n > 0 {
+		t.shed(min(n, have), wanted, &out)
+	}
 	t.sweepLoose()
 	t.count(&out)
 	return out
@@ -20,8 +31,8 @@ func (t *Translator) Shed(n int) Outcome {
 // over the units. Units of one run mostly lie in ascending order, so a run loses
 // blocks from its end on and what remains of it mostly is a prefix. A run that was
 // extended, re-announced or built upon since the hand last came by is spared for
-// one pass.
-func (t *Translator) shed(n int, out *Outcome) {
+// one pass. Only blocks of the wanted partitions are dropped, nil = all; there must be n.
+func (t *Translator) shed(n int, wanted []bool, out *Outcome) {
 	m := &t.blocks
 	for n > 0 && m.len() > 0 {
 		if t.shedAt--; t.shedAt == 0 || t.shedAt >= uint32(len(m.free)*64) {
@@ -34,6 +45,9 @@ func (t *Translator) shed(n int, out *Outcome) {
 		}
 		run := uint32(m.unit(u)[0] & runMask)
 		rec := t.runs.at(run)
+		if wanted != nil && !wanted[rec.part] {
+			continue
+		}
 		if rec.mark&touchedMark != 0 {
 			rec.mark = t.shedNo
 			continue
@@ -47,6 +61,20 @@ func (t *Translator) shed(n int, out *Outcome) {
 	}
 	t.flushRanges()
 	m.fit()
+}
+
+// mappedIn counts the blocks of the wanted partitions.
+func (t *Translator) mappedIn(wanted []bool) (n int) {
+	m := &t.blocks
+	for u := uint32(1); u < uint32(len(m.free)*64); u++ {
+		if m.chunks[u/chunkUnits] == nil || m.free[u>>6]>>(u&63)&1 != 0 {
+			continue
+		}
+		if wanted[t.runs.at(uint32(m.unit(u)[0]&runMask)).part] {
+			n += bits.OnesCount32(m.liveBits(u))
+		}
+	}
+	return n
 }
 
 // shedUnit drops all blocks of a unit and returns how many.

@@ -106,7 +106,7 @@ func (t *Translator) storeBlocks(s *Store, out *Outcome) {
 
 func (t *Translator) keepBound(out *Outcome) {
 	if over := t.blocks.len() - t.cfg.MaxBlocks; over > 0 {
-		t.shed(over, out)
+		t.shed(over, nil, out)
 		t.sweepLoose()
 	}
 }

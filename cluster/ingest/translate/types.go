@@ -118,10 +118,11 @@ type Interface interface {
 	// End closes the batch and gives every frame of it to emit, at most one for each
 	// partition. The frames are valid until the next Begin.
 	End(emit func(indexer.Frame) error) error
-	// Shed drops at least n blocks, if it has them, and at most three more, within a
-	// batch. Runs that were extended, re-announced or built upon lately are spared;
-	// the others lose blocks from their end on (mostly, see shed.go).
-	Shed(n int) Outcome
+	// Shed drops a share, above 0 and at most 1, of the blocks in the partitions that in
+	// accepts (nil = all), rounded up and at most three more, within a batch. Runs that
+	// were extended, re-announced or built upon lately are spared; the others lose blocks
+	// from their end on (mostly, see shed.go).
+	Shed(share float64, in func(indexer.PartitionID) bool) Outcome
 	// Lookup says what is known of a hash.
 	Lookup(engine uint64) HashState
 	Stats() Stats

@@ -68,7 +68,8 @@ func (a *attempt) Fatal(args ...any) {
 
 func (a *attempt) Fatalf(format string, args ...any) { a.Fatal(fmt.Sprintf(format, args...)) }
 
-// broken is an index that does something wrong on the way in or out.
+// broken is an index that does something wrong on the way in or out. Its functions are
+// shared by the nodes of a cluster and called by several goroutines at a time.
 type broken struct {
 	indexer.Index
 	write func(indexer.Writer, indexer.Frame) error
@@ -79,8 +80,9 @@ type broken struct {
 func breakIndex(b broken) func(*node.Config) {
 	return func(c *node.Config) {
 		c.WrapIndex = func(x indexer.Index) indexer.Index {
-			b.Index = x
-			return &b
+			own := b // of each node its own index; what is broken is shared
+			own.Index = x
+			return &own
 		}
 	}
 }
@@ -162,6 +164,7 @@ func appendOp(b *indexer.FrameBuilder, op *indexer.Op) {
 // lateDrops writes what is dropped only after so many further frames of its copy.
 func lateDrops(frames int) func(indexer.Writer, indexer.Frame) error {
 	type copyKey struct {
+		writer    indexer.Writer
 		group     indexer.GroupID
 		partition indexer.PartitionID
 		slot      indexer.Slot
@@ -177,7 +180,7 @@ func lateDrops(frames int) func(indexer.Writer, indexer.Frame) error {
 		mu.Lock()
 		defer mu.Unlock()
 		h := f.Header()
-		k := copyKey{h.Group, h.Partition, h.Slot}
+		k := copyKey{w, h.Group, h.Partition, h.Slot}
 		seen[k]++
 		drops := append(indexer.Frame(nil), filter(f, func(op *indexer.Op) bool { return op.Kind == indexer.OpDrop })...)
 		if err := w.Write(filter(f, func(op *indexer.Op) bool { return op.Kind != indexer.OpDrop })); err != nil {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/kvcluster/kvcluster/chaos/model"
@@ -41,9 +42,12 @@ func withoutInnerDrops() func(indexer.Writer, indexer.Frame) error {
 		partition indexer.PartitionID
 		run       indexer.Run
 	}
-	ends := map[runKey]int{} // one loop writes
+	var mu sync.Mutex
+	ends := map[runKey]int{}
 	return func(w indexer.Writer, f indexer.Frame) error {
 		h := f.Header()
+		mu.Lock()
+		defer mu.Unlock()
 		return w.Write(filter(f, func(op *indexer.Op) bool {
 			switch op.Kind {
 			case indexer.OpStore:

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,16 +25,22 @@ type nodeStatus struct {
 	} `json:"index"`
 }
 
+// statusAt is what one node says of its own index.
+func statusAt(tb testing.TB, url string) (st nodeStatus) {
+	tb.Helper()
+	if code, body := call(tb, "GET", url+"/status", nil, &st); code != 200 {
+		tb.Fatalf("status: HTTP %d %s", code, body)
+	}
+	return st
+}
+
 // statusOf adds up the nodes of a cluster. Blocks count once, however many replicas hold
 // them; while these do not agree, or not all partitions have all of them, it is more or less.
 func statusOf(tb testing.TB, url string) (sum nodeStatus) {
 	tb.Helper()
 	sum.Index.Held, sum.Index.Bytes = map[string]uint64{}, map[string]uint64{}
 	for _, at := range nodesOf(url) {
-		var st nodeStatus
-		if code, body := call(tb, "GET", at+"/status", nil, &st); code != 200 {
-			tb.Fatalf("status: HTTP %d %s", code, body)
-		}
+		st := statusAt(tb, at)
 		for tier, n := range st.Index.Held {
 			sum.Index.Held[tier] += n
 		}
@@ -63,6 +70,9 @@ func (s nodeStatus) live() (n uint64) {
 	return n
 }
 
+// used is what counts against a memory limit.
+func (s nodeStatus) used() uint64 { return s.Index.Reserved - min(s.Index.Reserved, s.Index.Limbo) }
+
 // resident is the resident memory of this process, the node included.
 func resident(tb testing.TB) uint64 {
 	tb.Helper()
@@ -89,7 +99,8 @@ func TestPromise7MemoryFollowsLiveBlocks(t *testing.T) {
 
 // hoard writes every prompt once more, for a slot that nobody ever clears.
 func hoard() func(indexer.Writer, indexer.Frame) error {
-	ghost := indexer.Slot(1 << 14) // one loop writes
+	var ghost atomic.Uint32
+	ghost.Store(1 << 14)
 	return func(w indexer.Writer, f indexer.Frame) error {
 		if err := w.Write(f); err != nil {
 			return err
@@ -100,8 +111,7 @@ func hoard() func(indexer.Writer, indexer.Frame) error {
 		if copied.NumOps() == 0 {
 			return nil
 		}
-		ghost++
-		copied[2] = copied[2]&^0xffffffff | uint64(ghost)
+		copied[2] = copied[2]&^0xffffffff | uint64(ghost.Add(1))
 		return w.Write(copied)
 	}
 }
@@ -114,6 +124,7 @@ func churn(tb testing.TB, edit func(*node.Config)) {
 			edit(c)
 		}
 	})
+	nodes := uint64(len(nodesOf(url)))
 	e := newHandDriven(tb, newSockets(tb), url, "churn", 51, nil)
 	empty := statusOf(tb, url)
 	var alive [][]uint32
@@ -155,15 +166,15 @@ func churn(tb testing.TB, edit func(*node.Config)) {
 		if got := after.Index.Held["device"]; got != want || after.Index.Distinct != want {
 			return fmt.Sprintf("%d blocks held, %d distinct, the engine holds %d", got, after.Index.Distinct, want)
 		}
-		if after.live() > before.live()*5/4+64<<10 {
+		if after.live() > before.live()*5/4+nodes*64<<10 {
 			return fmt.Sprintf("%d bytes for %d blocks, it was %d after %d rounds of the churn", after.live(), want, before.live(), warm)
 		}
-		if after.Index.Reserved > before.Index.Reserved*3/2+1<<20 {
+		if after.Index.Reserved > before.Index.Reserved*3/2+nodes<<20 {
 			return fmt.Sprintf("%d bytes reserved for %d blocks, it was %d", after.Index.Reserved, want, before.Index.Reserved)
 		}
 		return ""
 	})
-	if now := resident(tb); now > residentBefore+48<<20 {
+	if now := resident(tb); now > residentBefore+nodes*48<<20 {
 		tb.Errorf("resident memory grew from %d to %d MiB in %d rounds with as many live blocks", residentBefore>>20, now>>20, rounds-warm)
 	}
 	tb.Logf("%d blocks live, %d stored in all: %d bytes live, %d reserved", want, next*blocks, after.live(), after.Index.Reserved)
@@ -184,7 +195,7 @@ func churn(tb testing.TB, edit func(*node.Config)) {
 	e.clear()
 	e.send()
 	// A lane keeps up to 3 MiB to go on with.
-	kept := empty.Index.Reserved + peak.Index.Reserved/50 + 3<<20
+	kept := empty.Index.Reserved + peak.Index.Reserved/50 + nodes*3<<20
 	if peak.Index.Reserved < 2*kept {
 		tb.Errorf("the peak of %d bytes shows nothing: %d may be kept", peak.Index.Reserved, kept)
 	}
@@ -210,13 +221,15 @@ func TestPromise7MemoryLimit(t *testing.T) {
 }
 
 func limited(tb testing.TB, edit func(*node.Config)) {
-	const limit, prompts, blocks = 2 << 20, 1200, 128
+	const limit, blocks = 2 << 20, 128
 	url := startNode(tb, func(c *node.Config) {
 		c.Index.MemoryLimit = limit
 		if edit != nil {
 			edit(c)
 		}
 	})
+	// Each of several nodes has the limit, and a part of the blocks, once for each replica.
+	prompts := 1200 * len(nodesOf(url)) / replicasOf(url)
 	e := newHandDriven(tb, newSockets(tb), url, "limited", 61, nil)
 	highest := uint64(0)
 	prompt := func(i int) []uint32 { return makePrompt(100+i/100, i%100, blocks, 0) }
@@ -225,15 +238,18 @@ func limited(tb testing.TB, edit func(*node.Config)) {
 		if i%100 == 99 {
 			e.send()
 			e.awaitBatches()
-			st := statusOf(tb, url)
-			highest = max(highest, st.Index.Reserved-st.Index.Limbo)
+			for _, at := range nodesOf(url) {
+				highest = max(highest, statusAt(tb, at).used())
+			}
 		}
 	}
 	await(tb, 10*time.Second, func() string {
-		st, l := statusOf(tb, url), listenerOf(tb, url, e.id)
-		if used := st.Index.Reserved - min(st.Index.Reserved, st.Index.Limbo); used > limit*5/4 {
-			return fmt.Sprintf("%d bytes used, the limit is %d: %+v", used, limit, st)
+		for _, at := range nodesOf(url) {
+			if st := statusAt(tb, at); st.used() > limit*5/4 {
+				return fmt.Sprintf("%d bytes used at %s, the limit is %d: %+v", st.used(), at, limit, st)
+			}
 		}
+		st, l := statusOf(tb, url), listenerOf(tb, url, e.id)
 		if l.Held["device"] == 0 || l.Held["device"] != st.Index.Held["device"] {
 			return fmt.Sprintf("the stream holds %d blocks, the index %d", l.Held["device"], st.Index.Held["device"])
 		}
@@ -242,7 +258,7 @@ func limited(tb testing.TB, edit func(*node.Config)) {
 	shed := metric(tb, url, "kvcluster_stream_rejected_blocks_total", `reason="shed"`)
 	left := statusOf(tb, url).Index.Held["device"]
 	tb.Logf("limit %d: at most %d used while %d blocks were stored; %d blocks left, %v shed", limit, highest, prompts*blocks, left, shed)
-	if uint64(shed)+left < prompts*blocks {
+	if uint64(shed)+left < uint64(prompts*blocks) {
 		tb.Errorf("%v blocks are reported as shed and %d are left of %d: the rest is not accounted for", shed, left, prompts*blocks)
 	}
 	// What is credited is there: the leading blocks of all prompts are not more than

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/ingest"
+	"github.com/kvcluster/kvcluster/cluster/member"
 	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/router"
 	"github.com/kvcluster/kvcluster/shard"
@@ -168,4 +169,4 @@ func (c Config) Validate() error {
 }
 
 // shedPeriod is how often the memory bound is looked at.
-const shedPeriod = 250 * time.Millisecond
+const shedPeriod = member.ShedPeriod

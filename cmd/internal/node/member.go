@@ -130,7 +130,7 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 	m, err := member.New(member.Config{
 		Self: self, ClusterID: id, Found: found, Partitions: cfg.Partitions, Replicas: c.Replicas,
 		Ingest: cfg.Ingest, StaleReads: staleReads, TServe: c.TServe, LinkTimeout: c.LinkTimeout, Heartbeat: c.Heartbeat, Grace: c.Grace, Logger: logger,
-		Dir: folder.Dir(), SnapshotEvery: c.SnapshotEvery,
+		Dir: folder.Dir(), SnapshotEvery: c.SnapshotEvery, Bounded: cfg.Index.MemoryLimit > 0,
 	}, member.Deps{
 		Links: links, Network: sockets, Raft: raftNet, Stores: stores, Gossip: g, LowSpace: folder.LowSpace,
 		OpenIndex: func(onFault indexer.FaultHandler) (indexer.Index, error) {

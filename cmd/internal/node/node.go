@@ -95,9 +95,8 @@ func shedLoop(ctx context.Context, n *cluster.Node) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if blocks := n.Index().Stats().WantShed; blocks > 0 {
-				n.Ingest().Shed(int(blocks))
-			}
+			st := n.Index().Stats()
+			n.Ingest().Shed(st.ShedShare(), nil)
 		}
 	}
 }
