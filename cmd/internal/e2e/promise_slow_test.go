@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,13 +20,20 @@ import (
 // be seen after milliseconds; the rest is for machines that do other things too.
 const tooSlow = 2 * time.Second
 
+// enough batches and queries say something.
+const enough = 5
+
 // Promise 8: nothing waits for a slow one. Beside a stream that stalls, replay peers
 // that hang, names that do not resolve, a flood and clients that neither send nor read,
 // another stream's events and queries are as prompt as ever.
 func TestPromise8NothingWaits(t *testing.T) {
 	nothingWaits(t, nil)
+	var began atomic.Int64
 	mustFail(t, "an ingest loop waits for one slot's lane", breakIndex(broken{write: func(w indexer.Writer, f indexer.Frame) error {
-		if f.Header().Slot != 0 { // the prompt engine registers first
+		now := time.Now().UnixNano()
+		began.CompareAndSwap(0, now)
+		// The prompt engine registers first. The flood that waits need not at the end.
+		if f.Header().Slot != 0 && now-began.Load() < int64(20*time.Second) {
 			time.Sleep(2 * tooSlow)
 		}
 		return w.Write(f)
@@ -98,7 +106,8 @@ func nothingWaits(tb testing.TB, edit func(*node.Config)) {
 	})
 
 	var events, queries latencies
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && !tb.Failed(); {
+	// Three seconds, and longer where a busy machine gets through less of it all.
+	for begin := time.Now(); (time.Since(begin) < 3*time.Second || events.n < enough && time.Since(begin) < 30*time.Second) && !tb.Failed(); {
 		start := time.Now()
 		missing := prompt.mark(p)
 		prompt.send()
@@ -119,8 +128,8 @@ func nothingWaits(tb testing.TB, edit func(*node.Config)) {
 	if events.worst > tooSlow || queries.worst > tooSlow {
 		tb.Errorf("a batch took %v to be visible, a query %v; more than %v means that something waits", events.worst, queries.worst, tooSlow)
 	}
-	if !tb.Failed() && (events.n < 5 || queries.n < 5) {
-		tb.Errorf("%d batches and %d queries in 3 s", events.n, queries.n)
+	if !tb.Failed() && (events.n < enough || queries.n < enough) {
+		tb.Errorf("%d batches and %d queries in 30 s", events.n, queries.n)
 	}
 }
 
