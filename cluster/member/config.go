@@ -20,7 +20,7 @@ import (
 
 // Protocol is the version of everything that nodes say to each other: gossip, log
 // entries, links, calls. Nodes of different ones do not work together.
-const Protocol = 1
+const Protocol = 2
 
 // Config of a Member. Zero durations mean the defaults of the packages.
 type Config struct {

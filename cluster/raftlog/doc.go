@@ -11,5 +11,7 @@
 //   - Commands carry ids and are idempotent, so an unknown outcome may be proposed again.
 //   - A leader proposes nothing and answers no ReadIndex before a barrier of its term: its
 //     state machine may still be behind.
-//   - A server id belongs to a data folder and never changes; addresses may.
+//   - A server id belongs to a data folder and never changes; addresses may. So whoever
+//     connects says which cluster and which server he means, and is refused by others
+//     (Wire): raft itself takes entries from anybody.
 package raftlog

@@ -93,7 +93,7 @@ func (c *processes) launch(name string, flags ...string) (*nodeProcess, error) {
 	args := []string{"serve"}
 	if c.seed != "" {
 		args = []string{"join", c.seed}
-	} else if !fileExists(data) {
+	} else if !fileExists(filepath.Join(data, "addresses.json")) {
 		args = append(args, "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0")
 	}
 	args = append(args, "--data", data, "--name", name, "--listen", "127.0.0.1:0", "--address-file", addressFile, "--probe-after", "300ms", "--restart-gap", "5ms", "--restart-gap-max", "20ms", "--lanes", "1", "--io-threads", "1")

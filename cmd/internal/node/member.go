@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/kvcluster/kvcluster/cluster/control"
 	"github.com/kvcluster/kvcluster/cluster/disk"
 	"github.com/kvcluster/kvcluster/cluster/gossip"
@@ -80,11 +78,7 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 		Name: cfg.Name, ServerID: folder.Identity().ServerID, Raft: at.Raft, Link: "tcp://" + at.Link, HTTP: cfg.Router.Address,
 		Zone: c.Zone, Weight: c.Weight, Version: cfg.Version, Boot: newBoot(),
 	}
-	raftAt, err := net.ResolveTCPAddr("tcp", at.Raft)
-	if err != nil {
-		return fmt.Errorf("--raft: %w", err)
-	}
-	raftNet, err := raft.NewTCPTransportWithLogger(at.Raft, raftAt, raftConnections, raftTimeout, raftlog.HCLog(logger))
+	raftNet, err := raftlog.NewWire(raftlog.WireConfig{ServerID: self.ServerID, Bind: at.Raft, Pool: raftConnections, Timeout: raftTimeout, Logger: logger})
 	if err != nil {
 		return fmt.Errorf("--raft: cannot listen on %s: %w", at.Raft, err)
 	}
@@ -121,6 +115,7 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 	if err != nil {
 		return err
 	}
+	raftNet.SetCluster(id)
 	go rememberPeers(gossiping, folder, g)
 
 	staleReads := search.StaleMark
