@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,8 +95,13 @@ func (c *processes) launch(name string, flags ...string) (*nodeProcess, error) {
 	args := []string{"serve"}
 	if c.seed != "" {
 		args = []string{"join", c.seed}
-	} else if !fileExists(filepath.Join(data, "addresses.json")) {
-		args = append(args, "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0")
+	}
+	if !fileExists(filepath.Join(data, "addresses.json")) {
+		a, err := freeAddresses(3)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--gossip", a[0], "--raft", a[1], "--link", a[2])
 	}
 	args = append(args, "--data", data, "--name", name, "--listen", "127.0.0.1:0", "--address-file", addressFile, "--probe-after", "300ms", "--restart-gap", "5ms", "--restart-gap-max", "20ms", "--lanes", "1", "--io-threads", "1")
 	args = append(args, flags...)
@@ -184,6 +191,29 @@ func (c *processes) stop() {
 			c.tb.Logf("--- %s\n%s", filepath.Base(l), lastLines(l, 40))
 		}
 	}
+}
+
+// freeAddresses returns addresses on loopback that nobody uses. A node that is ended keeps
+// its ports for its next start, so they are none that the system gives out for connections
+// meanwhile, and not those that other nodes take by default.
+func freeAddresses(n int) (out []string, err error) {
+	const lowest, number = 12_000, 18_000 // below net.ipv4.ip_local_port_range
+	for try := 0; len(out) < n; try++ {
+		address := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(number))
+		stream, err := net.Listen("tcp", address)
+		if err == nil {
+			defer stream.Close() // not chosen twice
+			var packets net.PacketConn
+			if packets, err = net.ListenPacket("udp", address); err == nil {
+				packets.Close()
+				out = append(out, address)
+			}
+		}
+		if err != nil && try > 1000 {
+			return nil, fmt.Errorf("no free ports: %w", err)
+		}
+	}
+	return out, nil
 }
 
 func fileExists(path string) bool {
