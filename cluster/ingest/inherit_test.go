@@ -176,6 +176,43 @@ func TestInherit(t *testing.T) {
 	})
 }
 
+// Blocks that wait for their parent are in no dump. They come again, since owners are told
+// of a batch before them, as far back as batches are remembered.
+func TestInheritOrphans(t *testing.T) {
+	for back, kept := range map[int]bool{0: true, 3: true, digestWindow - 3: true, digestWindow - 2: false} {
+		runEstate(t, nil, func(w *world, x *estate) {
+			e := w.engine("e1", true)
+			w.register("w1", e)
+			e.publish(batch(store("", "a"), store("", "x")))
+			e.publish(batch(store("abc", "de"), store("xy", "z"))) // c and y are not known
+			e.publish(batch(remove("xyz")))                        // one of them goes
+			for range back {
+				e.publish(batch(store("", "x")))
+			}
+			w.wait(2 * time.Second) // owners hear of it
+			want := uint64(0)
+			if !kept {
+				want = e.next - 1
+			}
+			equal(t, "told", x.cursors[0].Sequence, want)
+			life := w.life("w1", 0)
+			x.move(func() {})
+			equal(t, "life", w.life("w1", 0), life)
+			w.want("abcde", 1, "xyz", 1)
+			e.publish(batch(store("a", "bc"), store("x", "y")))
+			depth := 3
+			if kept {
+				depth = 5
+			}
+			w.want("abcde", depth, "xyz", 2)
+			w.wait(2 * time.Second)
+			if kept { // nothing waits any more
+				equal(t, "told", x.cursors[0].Sequence, e.next-1)
+			}
+		})
+	}
+}
+
 // A node that read the source before asked for a new life, and gets it when this one goes
 // on with the old one already: the new one is filled from the oldest batch, and not from
 // where the stream has come to.

@@ -299,7 +299,11 @@ func (sl *slot) cursorNote(sound bool) uint16 {
 	return noGroup
 }
 
-// tellCursor tells the owners how far the slot has come, if they do not know yet.
+// tellCursor tells the owners how far the slot has come, if they do not know yet. Blocks
+// whose parent is not known are in no dump, so the cursor stays before the batch that brought
+// the oldest of them, as far back as batches are remembered: a replay from there brings them
+// again, and changes nothing in partitions that are further (rule T4). This stands for
+// rule N9.
 func (sl *slot) tellCursor() {
 	s := sl.src
 	tell := s.loop.m.deps.Cursor
@@ -311,12 +315,18 @@ func (sl *slot) tellCursor() {
 		if !st.feeds(sl) || !st.cur.set || st.cur.inherited || st.conflict != nil {
 			continue
 		}
-		if told := st.cur.seq + 1; told != sl.heir.told {
+		seq, digest := st.cur.seq, st.cur.digest
+		if first, waits := h.Orphaned(); waits && first > 0 && first <= seq {
+			if d, ok := st.seen.get(first - 1); ok {
+				seq, digest = first-1, d
+			}
+		}
+		if told := seq + 1; told != sl.heir.told {
 			sl.heir.told, sl.heir.again = told, 0
 		} else if sl.heir.again++; sl.heir.again%retell != 0 {
 			return
 		}
-		tell(sl.cursor(st.cur.seq, st.cur.digest, sl.cursorNote(h.Sound())))
+		tell(sl.cursor(seq, digest, sl.cursorNote(h.Sound())))
 	}
 }
 

@@ -21,7 +21,8 @@
 // read, because a process may stand still at any moment in between.
 //
 // Slots that one owner cannot read are asked of another (Q7). What nobody could answer
-// for is in Completeness.Missing.
+// for is in Completeness.Missing; so are slots whose sources were taken over and that were
+// not yet filled at the pin, or have been since (catalog.Holder.Whole).
 //
 // # Slots and lives
 //

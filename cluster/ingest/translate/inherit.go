@@ -30,12 +30,18 @@ type Heir interface {
 	Inheriting() bool
 	// Disinherit ends that: what comes now counts for every partition.
 	Disinherit()
+	// Orphaned returns the batch that brought the oldest block whose parent is not known.
+	// An heir that is given the batches from there on again knows those blocks too.
+	Orphaned() (batch uint64, ok bool)
 	// Sound is false once hashes contradicted each other: which, is not in a dump, and
 	// without that knowledge blocks would be credited that are not (rule N2).
 	Sound() bool
 }
 
 var _ Heir = (*Translator)(nil)
+
+// Orphaned implements Heir.
+func (t *Translator) Orphaned() (batch uint64, ok bool) { return t.pool.oldest() }
 
 // ErrInherit is wrapped by errors of Inherit.
 var ErrInherit = errors.New("cannot be inherited")

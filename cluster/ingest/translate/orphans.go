@@ -39,7 +39,7 @@ type orphanGroup struct {
 	refs       int
 }
 
-type orphanStamp struct{ hash, stamp uint64 }
+type orphanStamp struct{ hash, stamp, batch uint64 }
 
 func (p *orphanPool) init(limit int) {
 	p.max = limit
@@ -51,7 +51,7 @@ func (p *orphanPool) len() int { return len(p.blocks) }
 
 // bytes is an estimate: map entries with their slack, and the content.
 func (p *orphanPool) bytes() uint64 {
-	n := uint64(len(p.blocks))*(56+24) + uint64(cap(p.order))*16
+	n := uint64(len(p.blocks))*(56+24) + uint64(cap(p.order))*24
 	for i := range p.groups {
 		c := &p.groups[i].content
 		n += 128 + uint64(len(c.Tokens))*4 + uint64(len(c.Locals))*8
@@ -106,12 +106,12 @@ func (p *orphanPool) newGroup(s *Store, i, j, refs int) uint32 {
 	return uint32(len(p.groups) - 1)
 }
 
-func (p *orphanPool) insert(h, parent uint64, group, index uint32, tier indexer.Tier) {
+func (p *orphanPool) insert(h, parent uint64, group, index uint32, tier indexer.Tier, batch uint64) {
 	p.stamp++
 	first, more := p.children[parent]
 	p.blocks[h] = orphan{parent: parent, next: first, more: more, stamp: p.stamp, group: group, index: index, tiers: tier.Mask()}
 	p.children[parent] = h
-	p.order = append(p.order, orphanStamp{h, p.stamp})
+	p.order = append(p.order, orphanStamp{h, p.stamp, batch})
 }
 
 // remove takes a block out of the pool, if it is there.
@@ -146,6 +146,17 @@ func (p *orphanPool) remove(h uint64) {
 	if len(p.blocks) == 0 {
 		p.order, p.head = p.order[:0], 0
 	}
+}
+
+// oldest returns the batch that brought the block which has waited longest.
+func (p *orphanPool) oldest() (batch uint64, ok bool) {
+	for ; p.head < len(p.order) && len(p.blocks) > 0; p.head++ {
+		e := p.order[p.head]
+		if o, ok := p.blocks[e.hash]; ok && o.stamp == e.stamp {
+			return e.batch, true
+		}
+	}
+	return 0, false
 }
 
 // shrink drops the oldest blocks until the pool keeps its bound.
@@ -212,7 +223,7 @@ func (t *Translator) poolStretch(s *Store, parent uint64, i, j int, out *Outcome
 	}
 	for k, h := range s.Engines[i:j] {
 		if o, ok := t.pool.get(h); !ok {
-			t.pool.insert(h, parent, group, uint32(k), s.Tier)
+			t.pool.insert(h, parent, group, uint32(k), s.Tier, t.seq)
 			out.Orphaned++
 		} else if o.tiers.Has(s.Tier) {
 			t.copies.add(h, s.Tier)
