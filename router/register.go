@@ -40,7 +40,11 @@ func (c *call) register() error {
 			return err
 		}
 	}
-	if err := c.router.cluster.Register(c.r.Context(), q.registration()); err != nil {
+	reg := q.registration()
+	if err := checkNames(&reg); err != nil {
+		return err
+	}
+	if err := c.router.cluster.Register(c.r.Context(), reg); err != nil {
 		return err
 	}
 	if !q.dialect.mooncake() {
@@ -65,6 +69,23 @@ func (q *request) requireRegistration(fs []field) error {
 // engineTypes are the publishers that Mooncake's clients may name, in lower case. The
 // decoder does not depend on it.
 var engineTypes = []string{"vllm", "sglang", "mooncake", "tensorrt-llm", "trtllm"}
+
+// maxName bounds each text of a registration, in bytes. Every node keeps it in the log, and
+// shows it in lists and labels; the longest model names are paths of a few hundred.
+const maxName = 4096
+
+// checkNames refuses texts that are no names.
+func checkNames(r *catalog.Registration) error {
+	for _, x := range []struct{ field, text string }{
+		{"instance_id", r.Instance}, {"model_name", r.Group.Model}, {"routing_group", r.Group.RoutingGroup}, {"endpoint", r.Endpoint},
+		{"replay_endpoint", r.ReplayEndpoint}, {"topic", r.Topic}, {"lora_name", r.Lora}, {"salt", r.Salt}, {"type", r.EngineType},
+	} {
+		if len(x.text) > maxName {
+			return &apiError{status: http.StatusBadRequest, text: fmt.Sprintf("%s has %d bytes, at most %d", x.field, len(x.text), maxName), field: x.field}
+		}
+	}
+	return nil
+}
 
 // checkRegistration refuses what could only lose data silently.
 func (q *request) checkRegistration() error {

@@ -49,6 +49,10 @@ func TestRegister(t *testing.T) {
 		{`"dp_rank":0`, 422, "missing field `instance_id`"},
 		{`"instance_id":9,"additional_salt":"a","additionalsalt":"b"`, 400, "different"},
 		{`"instance_id":9,"model":"other"`, 400, "different"},
+		{`"instance_id":"` + strings.Repeat("i", 4097) + `"`, 400, "instance_id has 4097 bytes, at most 4096"},
+		{`"instance_id":9,"model_name":"` + strings.Repeat("m", 4097) + `"`, 400, "model_name has 4097 bytes"},
+		{`"instance_id":9,"routing_group":"` + strings.Repeat("g", 4097) + `"`, 400, "routing_group has 4097 bytes"},
+		{`"instance_id":9,"topic":"` + strings.Repeat("t", 4097) + `"`, 400, "topic has 4097 bytes"},
 	} {
 		if a := reg(c.fields); a.status != c.status || !strings.Contains(a.body, c.part) {
 			t.Errorf("%s: %d %s, want %d with %q", c.fields, a.status, a.body, c.status, c.part)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -158,7 +160,7 @@ func TestClusterBadDays(t *testing.T) {
 	if err := os.Remove(in("copy/addresses.json")); err != nil {
 		t.Fatal(err)
 	}
-	http := strings.TrimPrefix(c.nodes["n1"].url, "http://")
+	serves := strings.TrimPrefix(c.nodes["n1"].url, "http://")
 	nobody := closedPort(t)
 	later := outsider(t, func(g *gossip.Config) { g.Meta.Protocol++ }).Address()
 	ahead := outsider(t, func(g *gossip.Config) { g.Clock = func() time.Time { return time.Now().Add(time.Hour) } }).Address()
@@ -174,10 +176,10 @@ func TestClusterBadDays(t *testing.T) {
 		{"the name of a member", 1, []string{`"n2"`, "another name"}, join(c.seed, "s3", "--name", "n2")},
 		{"an address that resolves to nothing", 1, []string{"no-such-host.invalid"}, join("no-such-host.invalid:7946", "s4")},
 		{"an address where nobody is", 1, []string{nobody, "Nobody listens"}, join(nobody, "s5")},
-		{"the HTTP port instead of that of the membership", 1, []string{"no gossip port"}, join(http, "s6")},
+		{"the HTTP port instead of that of the membership", 1, []string{"no gossip port"}, join(serves, "s6")},
 		{"nodes of another version", 1, []string{fmt.Sprint("protocol version ", member.Protocol+1), "v9.9.9", "same release"}, join(later, "s7")},
 		{"nodes whose clock is an hour ahead", 1, []string{"clock", "behind", "NTP"}, join(ahead, "s8")},
-		{"the HTTP port of another node", 1, []string{http, "port in use"}, join(c.seed, "s9", "--listen", http)},
+		{"the HTTP port of another node", 1, []string{serves, "port in use"}, join(c.seed, "s9", "--listen", serves)},
 		{"the membership port of another node", 1, []string{c.seed, "--gossip"}, join(c.seed, "s10", "--gossip", c.seed)},
 		{"an access log that cannot be written", 1, []string{"access log"}, join(c.seed, "s11", "--access-log", in("no/such"))},
 		{"a core that is not there", 1, []string{"CPU 9999"}, join(c.seed, "s12", "--cpus", "9999")},
@@ -329,4 +331,76 @@ func TestClusterDamagedFolder(t *testing.T) {
 	}
 	x.answersAll("afterwards")
 	x.settle()
+}
+
+// Two of three nodes are dead, so the log decides nothing: whoever asks for a decision is
+// told what is missing, the last node ends when it is told to although somebody waits, and
+// one that starts alone says what it waits for and ends too. Then all come back.
+func TestClusterWithoutQuorum(t *testing.T) {
+	c := startCluster(t, 3)
+	x := startTraffic(t, c, requests(60), 60)
+	x.settle()
+	c.kill("n2")
+	c.kill("n3")
+	n1 := c.nodes["n1"]
+	lacks := []string{"nothing can be decided", "1 of 3 voters", "2 are needed", "n2, n3"}
+	c.refused("a leave", 1, lacks, "leave", "n2", "--server", n1.url)
+	c.refused("a registration", 1, lacks, "register", "77", "tcp://127.0.0.1:9", "--model", "m", "--block-size", "16", "--server", n1.url)
+	for _, look := range []string{"members", "shards", "status"} {
+		if code, said := c.runs(look, "--server", n1.url); code != 0 {
+			t.Errorf("%s: exit code %d: %s", look, code, said)
+		}
+	}
+
+	sent, told := make(chan struct{}), make(chan string, 1)
+	go func() {
+		trace := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) }})
+		req, err := http.NewRequestWithContext(trace, "POST", n1.url+"/members/n3/leave", nil)
+		if err == nil {
+			var resp *http.Response
+			if resp, err = http.DefaultTransport.RoundTrip(req); err == nil {
+				resp.Body.Close()
+				err = errors.New(resp.Status)
+			}
+		}
+		told <- err.Error()
+	}()
+	<-sent
+	c.end("n1", 15*time.Second)
+	t.Logf("who waited was told: %s", <-told)
+
+	alone, err := c.begin("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, 20*time.Second, func() string {
+		if raw, _ := os.ReadFile(alone.log); bytes.Contains(raw, []byte("waiting to be taken in by the leader")) {
+			return ""
+		}
+		return "it does not say that it waits: " + lastLines(alone.log, 3)
+	})
+	c.refused("status of a node that is starting", 4, []string{"no node answers"}, "status", "--server", n1.url)
+	c.nodes["n1"] = alone
+	c.end("n1", 15*time.Second)
+
+	c.startAll(nil, "n1", "n2", "n3")
+	x.settle()
+}
+
+// end ends a node in order, which must not take longer than limit.
+func (c *processes) end(name string, limit time.Duration) {
+	c.tb.Helper()
+	p := c.nodes[name]
+	c.signal(name, syscall.SIGTERM)
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			c.tb.Errorf("%s ended with %v\n%s", name, err, lastLines(p.log, 5))
+		}
+	case <-time.After(limit):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		c.tb.Errorf("%s did not end in %v\n%s", name, limit, lastLines(p.log, 10))
+	}
+	delete(c.nodes, name)
 }

@@ -85,8 +85,8 @@ func (c *processes) tryStart(name string, flags ...string) (*nodeProcess, error)
 	return p, err
 }
 
-// launch starts a node's process and waits until it serves.
-func (c *processes) launch(name string, flags ...string) (*nodeProcess, error) {
+// begin starts a node's process.
+func (c *processes) begin(name string, flags ...string) (*nodeProcess, error) {
 	p := &nodeProcess{name: name, log: filepath.Join(c.dir, name+".log"), ended: make(chan error, 1)}
 	data, addressFile := filepath.Join(c.dir, name), filepath.Join(c.dir, name+".address")
 	if err := os.Remove(addressFile); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -117,6 +117,16 @@ func (c *processes) launch(name string, flags ...string) (*nodeProcess, error) {
 		return nil, err
 	}
 	go func() { p.ended <- p.cmd.Wait() }()
+	return p, nil
+}
+
+// launch starts a node's process and waits until it serves.
+func (c *processes) launch(name string, flags ...string) (*nodeProcess, error) {
+	p, err := c.begin(name, flags...)
+	if err != nil {
+		return nil, err
+	}
+	data, addressFile := filepath.Join(c.dir, name), filepath.Join(c.dir, name+".address")
 	deadline := time.After(30 * time.Second)
 	for p.url == "" {
 		if raw, err := os.ReadFile(addressFile); err == nil {
