@@ -98,15 +98,23 @@ func (a *auditor) names() error {
 			c := (*copyRecord)(a.arena.at(r))
 			runs := uint32(0)
 			for k := range hi(c[1]) {
+				word, live := *a.arena.word(ref(c[1]), int(k)), uint8(0)
 				for i := range uint32(chunkRuns) {
 					p := a.findRun(c, k*chunkRuns+i)
 					if p == nil {
+						if word>>(markShift+i)&1 != 0 {
+							return fmt.Errorf("slot %d, run %d has a mark and no names", s, k*chunkRuns+i)
+						}
 						continue
 					}
 					runs++
+					live++
 					if err := a.run(uint32(s), a.pieces(p)); err != nil {
 						return fmt.Errorf("slot %d, run %d: %w", s, k*chunkRuns+i, err)
 					}
+				}
+				if counts := uint8(word >> 32); live != counts || live == 0 && word != 0 {
+					return fmt.Errorf("slot %d has %d runs in chunk %d, which counts %d", s, live, k, counts)
 				}
 			}
 			if runs != c.liveRuns() {

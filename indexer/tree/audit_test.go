@@ -28,6 +28,12 @@ func TestAuditFindsDamage(t *testing.T) {
 		"a count of copies":   func(l *Lane, _ ref, _ *header, _ *sideRecord) { l.copies++ },
 		"a lost tier record":  func(l *Lane, _ ref, h *header, _ *sideRecord) { h[hContent] &= 0xffffffff },
 		"other first content": func(l *Lane, _ ref, h *header, _ *sideRecord) { *l.arena.word(h.content(), 0) ^= 1 },
+		"a mark without a run": func(l *Lane, _ ref, _ *header, _ *sideRecord) {
+			*l.arena.word(ref((*copyRecord)(l.arena.at(l.treeList[0].copies[1]))[1]), 0) |= 1 << (markShift + 5)
+		},
+		"a count of a chunk": func(l *Lane, _ ref, _ *header, _ *sideRecord) {
+			*l.arena.word(ref((*copyRecord)(l.arena.at(l.treeList[0].copies[1]))[1]), 0) += oneRun
+		},
 		"a run too much": func(l *Lane, _ ref, _ *header, _ *sideRecord) {
 			(*copyRecord)(l.arena.at(l.treeList[0].copies[1]))[2]++
 		},

@@ -48,17 +48,25 @@ func (p piece) withTiers(m indexer.TierMask) piece {
 //	2  runs with live names (32) | flags (32)
 //	3  names with an alias somewhere (32), 0
 //
-// The directory has a word for each chunk of runs: ref (32) | live runs (32). Behind
-// its records a chunk has a word for the mark of each run: tag (16) | marked (1) |
-// 0 (15) | ref of the note, in one unit, 0 = none (32).
+// The directory has a word for each chunk of runs:
+//
+//	ref (32) | live runs (8) | has notes (8) | runs with a mark, a bit each (16)
+//
+// A chunk is 16 run records, then the tags of their marks in 16 bits each. Notes, which
+// only runs in a namespace have, follow in two words each: the first one moves its
+// chunk to where there is room for them.
 type copyRecord [4]uint64
 
 const (
 	copyUnits  = 2
 	chunkRuns  = 16
-	chunkUnits = chunkRuns * 3 / 2
+	tagUnits   = chunkRuns * 2 / unitBytes
+	chunkUnits = chunkRuns + tagUnits
+	notedUnits = chunkUnits + chunkRuns
 
-	markSet = 1 << 16
+	oneRun     = 1 << 32
+	chunkNoted = 1 << 40
+	markShift  = 48
 
 	copyClosed = 1 << 32
 )
@@ -88,27 +96,49 @@ func (l *Lane) findRun(c *copyRecord, r uint32) *piece {
 	return p
 }
 
-// markOf is the mark word of a run with live names.
-func (l *Lane) markOf(c *copyRecord, r uint32) *uint64 {
-	chunk := ref(*l.arena.word(ref(c[1]), int(r/chunkRuns)))
-	return l.arena.word(chunk+chunkRuns, int(r%chunkRuns))
-}
-
-func (l *Lane) setMark(c *copyRecord, r uint32, m indexer.Mark) {
-	w := uint64(m.Tag) | markSet
-	if m.Note != [2]uint64{} {
-		note := l.arena.alloc(1, forRuns)
-		copy(l.arena.words(note, 2), m.Note[:])
-		w |= uint64(note) << 32
+// unitsOf is the size of the chunk that a word of the directory names.
+func unitsOf(word uint64) uint32 {
+	if word&chunkNoted != 0 {
+		return notedUnits
 	}
-	*l.markOf(c, r) = w
+	return chunkUnits
 }
 
+// tagOf is where the tag of run i of a chunk is.
+func (l *Lane) tagOf(chunk ref, i uint32) *uint16 {
+	return (*uint16)(unsafe.Add(l.arena.at(chunk+chunkRuns), i*2))
+}
+
+func (l *Lane) noteOf(chunk ref, i uint32) []uint64 {
+	return l.arena.words(chunk+chunkUnits+ref(i), 2)
+}
+
+// setMark keeps the mark of a run that has none. It may move the records of the chunk.
+func (l *Lane) setMark(c *copyRecord, r uint32, m indexer.Mark) {
+	w, i := l.arena.word(ref(c[1]), int(r/chunkRuns)), r%chunkRuns
+	if m.Note != [2]uint64{} && *w&chunkNoted == 0 {
+		old, chunk := ref(*w), l.arena.alloc(notedUnits, forRuns)
+		words := l.arena.words(chunk, notedUnits*2)
+		clear(words[copy(words, l.arena.words(old, chunkUnits*2)):])
+		l.arena.release(old, chunkUnits, forRuns)
+		*w = *w&^(1<<32-1) | uint64(chunk) | chunkNoted
+	}
+	*l.tagOf(ref(*w), i) = m.Tag
+	if *w&chunkNoted != 0 {
+		copy(l.noteOf(ref(*w), i), m.Note[:])
+	}
+	*w |= 1 << (markShift + i)
+}
+
+// getMark is the mark of a run with live names.
 func (l *Lane) getMark(c *copyRecord, r uint32) (m indexer.Mark) {
-	w := *l.markOf(c, r)
-	m.Set, m.Tag = w&markSet != 0, uint16(w)
-	if note := ref(w >> 32); note != 0 {
-		copy(m.Note[:], l.arena.words(note, 2))
+	w, i := *l.arena.word(ref(c[1]), int(r/chunkRuns)), r%chunkRuns
+	if w>>(markShift+i)&1 == 0 {
+		return m
+	}
+	m.Set, m.Tag = true, *l.tagOf(ref(w), i)
+	if w&chunkNoted != 0 {
+		copy(m.Note[:], l.noteOf(ref(w), i))
 	}
 	return m
 }
@@ -122,10 +152,10 @@ func (l *Lane) makeRun(c *copyRecord, r uint32, op *indexer.Op) *piece {
 	w := l.arena.word(ref(c[1]), int(k))
 	if lo(*w) == 0 {
 		chunk := l.arena.alloc(chunkUnits, forRuns)
-		clear(l.arena.words(chunk, chunkUnits*2))
+		clear(l.arena.words(chunk, chunkRuns*2))
 		*w = uint64(chunk)
 	}
-	*w += 1 << 32
+	*w += oneRun
 	if c[2]++; c.liveRuns() == 1 {
 		l.copies++
 	}
@@ -156,13 +186,9 @@ func (l *Lane) freeDirectory(c *copyRecord) {
 func (l *Lane) dropRun(c *copyRecord, r uint32) {
 	w := l.arena.word(ref(c[1]), int(r/chunkRuns))
 	*(*piece)(l.arena.at(ref(*w) + ref(r%chunkRuns))) = piece{}
-	mark := l.markOf(c, r)
-	if note := ref(*mark >> 32); note != 0 {
-		l.arena.release(note, 1, forRuns)
-	}
-	*mark = 0
-	if *w -= 1 << 32; hi(*w) == 0 {
-		l.arena.release(ref(*w), chunkUnits, forRuns)
+	*w &^= 1 << (markShift + r%chunkRuns)
+	if *w -= oneRun; uint8(*w>>32) == 0 {
+		l.arena.release(ref(*w), unitsOf(*w), forRuns)
 		*w = 0
 	}
 	if c[2]--; c.liveRuns() == 0 {
