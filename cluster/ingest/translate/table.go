@@ -233,7 +233,7 @@ func (m *blockMap) eraseAt(home, b uint64, slot int) {
 const (
 	maxLoad   = 0.75
 	growLoad  = 0.375
-	fitLoad   = 0.72
+	fitLoad   = 0.75
 	peakLoad  = 0.90 // of a churned table
 	looseLoad = 0.62 // a churned table below this is fitted
 	minTable  = 4    // buckets

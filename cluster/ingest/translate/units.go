@@ -201,6 +201,12 @@ func (m *blockMap) addChunk() {
 		m.holes--
 		m.lowestHole = at + 1
 	} else {
+		if at == cap(m.chunks) {
+			// By an eighth: append would double, and thousands of slots do the same.
+			room := at + at/8 + 4
+			m.chunks = append(make([]*chunk, 0, room), m.chunks...)
+			m.free = append(make([]uint64, 0, room), m.free...)
+		}
 		m.chunks = append(m.chunks, nil)
 		m.free = append(m.free, 0)
 		if m.lower != nil {
