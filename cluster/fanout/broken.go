@@ -16,6 +16,7 @@ func (c *Config) Break(rule string) bool {
 		"earlyDump":  &b.earlyDump,
 		"beside":     &b.beside,
 		"localLate":  &b.localLate,
+		"anyLabel":   &b.anyLabel,
 	}[rule]
 	if field != nil {
 		*field = true

@@ -110,6 +110,7 @@ type mutant struct {
 	earlyDump  bool // this node's copies are dumped before their frames are applied
 	beside     bool // this node's copies are filled beside frames of the loop's writer
 	localLate  bool // Applied does not wait for the local index
+	anyLabel   bool // a fill takes what a peer has, as current or not
 }
 
 func (c Config) withDefaults() Config {

@@ -47,6 +47,8 @@ type fill struct {
 	token  uint64
 	parts  set
 	list   []indexer.PartitionID
+	// labels are, for a dump from a peer, those that its copies had to have at the fence.
+	labels map[indexer.PartitionID]uint64
 
 	// Guarded by the slot's lock.
 	queue    queue
@@ -124,6 +126,10 @@ func (s *slot) beginFill(t *table, pe *peer, now time.Time) *fill {
 			return nil
 		}
 		c.held.or(fl.parts)
+		fl.labels = map[indexer.PartitionID]uint64{}
+		for _, p := range fl.list {
+			fl.labels[p] = s.label[p]
+		}
 	case fromNothing:
 		s.pend.busy, fl.complete = true, true
 	}
@@ -186,7 +192,7 @@ func (fl *fill) fetch(ctx context.Context) (dump map[indexer.PartitionID]copywir
 	}
 	dump = map[indexer.PartitionID]copywire.Copy{}
 	for _, c := range list {
-		if c.Open && int(c.Partition) < len(fl.s.label) && fl.parts.has(int(c.Partition)) {
+		if c.Open && int(c.Partition) < len(fl.s.label) && fl.parts.has(int(c.Partition)) && fl.current(&c) {
 			dump[c.Partition] = c
 		}
 	}
@@ -203,6 +209,14 @@ func (fl *fill) fetch(ctx context.Context) (dump map[indexer.PartitionID]copywir
 	}
 	fl.complete = true
 	return dump, nil
+}
+
+// current reports that a dump has everything that was said of its partition before the
+// fence. A peer that knows of a newer tenure, of which this node does not know yet, has
+// refused frames, and its copy is whole but older.
+func (fl *fill) current(c *copywire.Copy) bool {
+	return fl.from != fromPeer || fl.f.cfg.broken.anyLabel ||
+		c.Tenure == fl.s.tenure && c.Sequence == fl.labels[c.Partition]
 }
 
 func (fl *fill) sourceName() string {

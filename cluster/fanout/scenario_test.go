@@ -471,3 +471,37 @@ func TestStuckTarget(t *testing.T) {
 		w.end(20 * time.Second)
 	})
 }
+
+// An owner that knows of a takeover of which the reader does not know yet refuses its
+// frames, and has a whole copy that is older than what the reader said. Another owner must
+// not be filled from it as if it were current.
+func TestSourceIsBehind(t *testing.T) {
+	for _, broken := range []mutant{{}, {anyLabel: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 1, broken, nil)
+			for _, name := range []string{"a", "b", "c"} {
+				w.start(name)
+			}
+			w.begin(state.Move{Partition: 0, To: "b"})
+			w.begin(state.Move{Partition: 0, To: "c"})
+			w.register("i0", "a")
+			w.node("a").startFeed(1, 5*time.Millisecond)
+			time.Sleep(time.Second)
+			stop := w.readers()
+			l := w.life("i0")
+			w.node("b").owner.Fence(l, w.tenureOf("i0")+1)
+			time.Sleep(time.Second) // frames that b refuses
+			w.node("c").spoil("i0", 0)
+			time.Sleep(2 * time.Second)
+			stop()
+			wrong := w.failed()
+			if found := len(wrong) > 0; found != broken.anyLabel {
+				t.Errorf("%+v: wrong %v", broken, wrong)
+			}
+			if st := w.node("a").fan.Stats(); !broken.anyLabel && (w.mu.renewals == 0 || w.life("i0") == l) {
+				t.Errorf("%d renewals: %+v", w.mu.renewals, st)
+			}
+			w.stopAll()
+		})
+	}
+}
