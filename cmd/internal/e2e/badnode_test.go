@@ -138,6 +138,14 @@ func TestClusterBadDays(t *testing.T) {
 	x := startTraffic(t, c, requests(60), 60)
 	x.settle()
 	members := []string{"n1", "n2", "n3"}
+	await(t, 10*time.Second, func() string { // the port that the system chose, of the founder too
+		for name, m := range c.members() {
+			if "http://"+m.HTTP != c.nodes[name].url {
+				return fmt.Sprintf("%s serves at %s, members are told %s", name, c.nodes[name].url, m.HTTP)
+			}
+		}
+		return ""
+	})
 
 	in := func(name string) string { return filepath.Join(c.dir, name) }
 	write := func(name, text string) string {

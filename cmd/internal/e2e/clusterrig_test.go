@@ -243,6 +243,7 @@ func lastLines(path string, n int) string {
 // memberView is a member as /members shows it.
 type memberView struct {
 	Name, Role, Phase string
+	HTTP              string
 	Alive             bool
 	Partitions        int
 	Ready             int `json:"ready_partitions"`
