@@ -21,6 +21,9 @@ var (
 	descLosses     = streamDesc("losses_total", "Times that batches were missing and did not come back by replay.")
 	descReplays    = streamDesc("replays_total", "Replays asked for.")
 	descLives      = streamDesc("lives_total", "Lives of the rank; more than one means that the engine restarted.")
+	descInherited  = streamDesc("inherited_blocks_total", "Blocks that came with a life that another node had read.", "kind")
+	descFilling    = streamDesc("filling", "1 while answers are partial because the source was taken over and its engine is being asked what it holds.")
+	descUnacked    = streamDesc("unacknowledged_batches", "Batches that not all owners are known to have applied.")
 	descRejected   = streamDesc("rejected_events_total", "Events left out.", "reason")
 	descRejBlocks  = streamDesc("rejected_blocks_total", "Blocks in events left out.", "reason")
 	descOrphans    = streamDesc("orphan_blocks", "Blocks that wait for their parent.")
@@ -78,6 +81,12 @@ func emitStream(e emitter, w catalog.Worker, rank catalog.Rank, s *StreamStatus)
 	e.counter(descLosses, s.Losses, id...)
 	e.counter(descReplays, s.Replays, id...)
 	e.counter(descLives, s.Lives, id...)
+	e.counter(descInherited, s.Inherited-s.Loose, with("checked")...)
+	e.counter(descInherited, s.Loose, with("loose")...)
+	e.gauge(descFilling, boolValue(rank.Filling), id...)
+	if s.Life == rank.Life && s.Acknowledged >= 0 && s.Sequence >= s.Acknowledged {
+		e.gauge(descUnacked, float64(s.Sequence-s.Acknowledged), id...)
+	}
 	for reason, n := range s.Rejected {
 		e.counter(descRejected, n, with(reason)...)
 	}

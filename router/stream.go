@@ -63,6 +63,9 @@ type StreamStatus struct {
 	Losses  uint64 // times that batches were missing and did not come back by replay
 	Replays uint64 // replays asked for
 	Lives   uint64 // lives of this rank so far; 1 = never restarted
+	// Inherited are the blocks that came with a life of another reader; Loose are those of
+	// them below a block that is gone, whose names cannot be checked.
+	Inherited, Loose uint64
 
 	// Rejected counts events left out, and RejectedBlocks the blocks in them, by reason
 	// ("malformed", "unknown_tag", "token_count", "block_size", "contradiction", ...).

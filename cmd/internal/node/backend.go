@@ -125,7 +125,7 @@ func streamStatus(now time.Time, s *ingest.SourceStatus, r *ingest.RankStatus) r
 	out := router.StreamStatus{
 		Instance: s.Instance, Rank: r.Rank, Group: uint32(s.Group), State: router.StreamState(r.State.String()), LastError: r.LastError,
 		Registered: now.Sub(s.Opened), LastEvent: -1, Life: r.Life, Sequence: -1, Acknowledged: -1, Batches: r.Counters.Batches, Gaps: s.Counters.Gaps, Replays: s.Counters.Replays,
-		Lives: 1 + r.Counters.Lives, Orphans: r.Translator.Orphans, OrphansLost: r.Counters.OrphansLost, Held: r.Translator.Held,
+		Lives: 1 + r.Counters.Lives, Inherited: r.Counters.Inherited, Loose: r.Counters.InheritedLoose, Orphans: r.Translator.Orphans, OrphansLost: r.Counters.OrphansLost, Held: r.Translator.Held,
 		Degraded: r.Degraded, Refused: r.Translator.Refused, Lag: r.Lag, Warnings: r.Warnings, Losses: s.Counters.Losses,
 		Rejected: map[string]uint64{}, RejectedBlocks: map[string]uint64{},
 	}
