@@ -177,6 +177,8 @@ func (c Config) memberlist() *memberlist.Config {
 	m.GossipInterval = c.Probe / 3
 	m.GossipToTheDeadTime = deadBeats * c.Probe
 	m.PushPullInterval = 25 * c.Probe
+	// Messages are small, and each compressor takes more memory than a thousand of them.
+	m.EnableCompression = false
 	m.TCPTimeout = c.DialTimeout
 	// Names hold the boot, so a name at another address is never the next run of a node.
 	m.DeadNodeReclaimTime = 0

@@ -48,7 +48,7 @@ func Open(cfg Config, stores Stores, transport raft.Transport, fwd Forwarder) (*
 	rc.LeaderLeaseTimeout, rc.CommitTimeout = cfg.Heartbeat/2, cfg.Heartbeat/20
 	rc.SnapshotThreshold, rc.TrailingLogs = cfg.SnapshotEvery, cfg.KeepLogs
 	rc.Logger = HCLog(l.log)
-	r, err := raft.NewRaft(rc, l.fsm, stores.Log, stores.Stable, stores.Snapshots, transport)
+	r, err := raft.NewRaft(rc, l.fsm, stores.Log, stores.Stable, stores.Snapshots, newQuiet(transport, cfg.Heartbeat/4))
 	if err != nil {
 		return nil, fmt.Errorf("open raft log: %w", err)
 	}

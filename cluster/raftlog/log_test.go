@@ -21,6 +21,7 @@ type ring struct {
 	logs  map[raft.ServerID]*Log
 	trans map[raft.ServerID]*raft.InmemTransport
 	store map[raft.ServerID]Stores
+	wrap  func(raft.Transport) raft.Transport // of every server's; nil = as it is
 }
 
 func newRing(t *testing.T, ids ...raft.ServerID) *ring {
@@ -45,7 +46,11 @@ func (r *ring) start(id raft.ServerID) {
 		}
 	}
 	s := r.store[id]
-	log, err := Open(Config{ServerID: string(id), SnapshotEvery: 20, KeepLogs: 10}, s, tr, r)
+	var through raft.Transport = tr
+	if r.wrap != nil {
+		through = r.wrap(tr)
+	}
+	log, err := Open(Config{ServerID: string(id), SnapshotEvery: 20, KeepLogs: 10}, s, through, r)
 	if err != nil {
 		r.t.Fatal(err)
 	}
