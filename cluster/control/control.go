@@ -124,13 +124,22 @@ func (c *Control) Subscribe(fn func(*state.View)) { c.deps.Log.Subscribe(fn) }
 // joins or of commands is one change.
 const gather = 20 * time.Millisecond
 
+// followerTicks is how much rarer a node that does not lead looks at its duties without a
+// reason: it only judges who is alive, and whether it is still a member.
+const followerTicks = 4
+
 // Run does this node's duties until ctx is done, or returns ErrRemoved when the node is
 // no member any more, which is ErrLeft when that is how its leaving ended.
 func (c *Control) Run(ctx context.Context) error {
-	ticker := time.NewTicker(c.cfg.Tick)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		c.step(ctx)
+		leads := c.step(ctx)
+		if leads {
+			timer.Reset(c.cfg.Tick)
+		} else {
+			timer.Reset(followerTicks * c.cfg.Tick)
+		}
 		gossip := c.deps.Gossip.Changed()
 		select {
 		case <-ctx.Done():
@@ -143,7 +152,7 @@ func (c *Control) Run(ctx context.Context) error {
 		case <-gossip:
 		case <-c.wake:
 		case <-c.deps.Log.LeaderCh():
-		case <-ticker.C:
+		case <-timer.C:
 			continue
 		}
 		select {
@@ -166,7 +175,7 @@ func (c *Control) peers() map[string]gossip.Peer {
 }
 
 // step looks at everything once.
-func (c *Control) step(ctx context.Context) {
+func (c *Control) step(ctx context.Context) (leads bool) {
 	peers := c.peers()
 	view := c.View()
 	health := c.tracker.update(time.Now(), view.Members, peers)
@@ -176,10 +185,11 @@ func (c *Control) step(ctx context.Context) {
 	if !c.deps.Log.Leads(ctx) {
 		c.leader = leading{}
 		c.follow(ctx, peers)
-		return
+		return false
 	}
 	err := c.lead(ctx, peers, health)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, raftlog.ErrNoLeader) && !errors.Is(err, raftlog.ErrUnknownOutcome) {
 		c.log.Warn("duty of the leader", "error", err)
 	}
+	return true
 }

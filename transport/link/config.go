@@ -52,16 +52,25 @@ type Config struct {
 	// age of the oldest; 0 = 30 s. Beyond either the session is over.
 	Retention    int64
 	RetentionAge time.Duration
-	// Heartbeat is how often both sides of a session speak; 0 = 200 ms.
+	// Heartbeat is how soon a sender speaks again when what it sent is not acknowledged,
+	// and asks again for a session; 0 = 200 ms.
 	Heartbeat time.Duration
+	// Idle is how often both sides of a session speak when nothing is under way. A word
+	// and its echo take twice that at most, so Timeout should be several times as long; 0 =
+	// the longer of Heartbeat and a sixth of Timeout: 500 ms.
+	Idle time.Duration
 	// Timeout is how old the proof of a living sender may be until what its session
 	// carries is no longer current; 0 = 3 s.
 	Timeout time.Duration
 	// Margin is added to Timeout where the other side counts it, for clocks that do not
 	// run alike; 0 = a tenth of Timeout.
 	Margin time.Duration
-	// AckDelay is the least time between two acknowledgements of a session; 0 = 2 ms.
+	// AckDelay is the least time between two acknowledgements of a session that go alone; 0 =
+	// 2 ms. Those that ride on frames are not held back.
 	AckDelay time.Duration
+	// FlushDelay is the least time between two transmissions of new frames by the hub: what
+	// is sent less than that after the last waits, and goes together. 0 = 1 ms.
+	FlushDelay time.Duration
 	// MaxPayload bounds a frame, a request and an answer in bytes; 0 = 16 MiB.
 	MaxPayload int
 	// CallsPerPeer is how many calls of one peer are served at once; 0 = 256.
@@ -101,7 +110,9 @@ func (c Config) withDefaults() Config {
 	set(&c.Heartbeat, 200*time.Millisecond)
 	set(&c.Timeout, 3*time.Second)
 	set(&c.Margin, c.Timeout/10)
+	set(&c.Idle, max(c.Heartbeat, c.Timeout/6))
 	set(&c.AckDelay, 2*time.Millisecond)
+	set(&c.FlushDelay, time.Millisecond)
 	if c.MaxPayload == 0 {
 		c.MaxPayload = 16 << 20
 	}
@@ -129,7 +140,7 @@ func (c Config) Validate() error {
 	if c.Boot == 0 {
 		bad("Boot is 0")
 	}
-	if c.Window < 0 || c.Retention < 0 || c.RetentionAge < 0 || c.Heartbeat < 0 || c.Timeout < 0 || c.Margin < 0 || c.AckDelay < 0 || c.CallsPerPeer < 0 {
+	if c.Window < 0 || c.Retention < 0 || c.RetentionAge < 0 || c.Heartbeat < 0 || c.Timeout < 0 || c.Margin < 0 || c.Idle < 0 || c.AckDelay < 0 || c.FlushDelay < 0 || c.CallsPerPeer < 0 {
 		bad("negative limit or time")
 	}
 	if c.MaxPayload < 0 || c.MaxPayload > math.MaxInt32 {
@@ -138,6 +149,9 @@ func (c Config) Validate() error {
 	d := c.withDefaults()
 	if d.Timeout < 2*d.Heartbeat {
 		bad("Timeout %v must be at least two heartbeats of %v", d.Timeout, d.Heartbeat)
+	}
+	if d.Timeout < 2*d.Idle {
+		bad("Timeout %v must be at least twice Idle, which is %v", d.Timeout, d.Idle)
 	}
 	if int64(d.MaxPayload)+retainedOverhead > d.Retention {
 		bad("MaxPayload %d does not fit into Retention %d", d.MaxPayload, d.Retention)

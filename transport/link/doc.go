@@ -67,28 +67,42 @@
 // exceeded the session is over (ErrFull), so one slow peer costs its own session
 // and nothing else.
 //
+// # When messages go
+//
+// A message wakes four threads, whatever is in it. So frames that are sent within
+// FlushDelay of the last transmission wait for its end and go together, to all peers at
+// once; one after a pause goes at once. An acknowledgement rides on the next Data to its
+// peer, and goes alone when there is none for AckDelay. Where nothing is under way, all
+// links of a hub say so at the same time, once in Idle: a Both, in which the stamp for one
+// direction rides on the echo of the other. What is sent and not acknowledged is followed
+// by a heartbeat after Heartbeat, which finds a lost tail.
+//
 // # Messages
 //
-// Little-endian, one message of the mesh each.
+// One message of the mesh each. Fixed numbers are little-endian, n is a number in groups of
+// 7 bits, low ones first (encoding/binary's Uvarint).
 //
-//	header    | 'K' | 'L' | version | kind | cluster: u32 |          8 bytes
-//	session   | boot of sender: u64 | boot of receiver | number |   24
+//	header    | 'K' | 'L' | version | kind | cluster: u32 |           8 bytes
+//	session   | boot of sender: u64 | boot of receiver | number: n | 17 or a few more
 //
 //	1 Open    header | boot | attempt | name of the cluster ...
-//	2 Accept  header | session | attempt | stamp | window            56
-//	3 Data    header | session | echo | last | first |               56
-//	                 { length: u32 | payload ... } ...              + 4 per frame
-//	4 Ack     header | session | stamp | applied | from | to         64
-//	5 Unknown header | session                                       32
+//	2 Accept  header | session | attempt: u64 | stamp: u64 | window: u64
+//	3 Data    header | session | frames
+//	4 Ack     header | session | state
+//	5 Unknown header | session
 //	6 Refuse  header | reason ...          (the same in all versions)
 //	7 Request header | boot | id | time left in ns | n: u8 | method | body ...
 //	8 Answer  header | boot | id | 0 | body ...
 //	                             | 1 | n: u8 | code | text ...
-//	9 Cancel  header | boot | id                                     24
+//	9 Cancel  header | boot | id
+//	10 Both   header | session of the frames | number of the other session: n | state | frames
 //
-// cluster is the low half of xxh3 of the cluster's name. Frames are packed, up to
-// 64 KiB and 1,024 of them in one message: a frame costs 4 bytes and its share of
-// the 56, next to the 2 to 9 of ZMTP.
+//	frames    | echo: n | first: n | last - first + 1: n | { length: n | payload ... } ...
+//	state     | stamp: n | applied: n | from: n | to - from: n |
+//
+// cluster is the low half of xxh3 of the cluster's name. Stamps are milliseconds of the
+// receiver's clock, rounded down. Frames are packed, up to 64 KiB and 1,024 of them in one
+// message: a frame costs 2 bytes and its share of about 34, next to the 2 to 9 of ZMTP.
 //
 // A message of another cluster or version is answered with Refuse, counted, and
 // logged once on both sides.

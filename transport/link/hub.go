@@ -31,6 +31,7 @@ type Hub struct {
 	wake    chan struct{}
 	ready   chan struct{} // closed when Run begins
 	running atomic.Bool
+	news    atomic.Bool // a tick has something to do
 	peers   atomic.Pointer[map[string]*peer] // replaced under mu
 	calls   *calls
 
@@ -80,9 +81,8 @@ type peer struct {
 		delivered uint64
 		applied   uint64
 		dirty     bool
+		at        clock // when it was last acknowledged
 	}
-	ackedAt clock // by Run only
-	beatAt  clock // by Run only
 
 	serving atomic.Int64 // calls
 }
@@ -162,18 +162,30 @@ func (h *Hub) Run(ctx context.Context) error {
 	close(h.ready)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	every := tickEvery(&h.cfg)
 	for next := clock(0); ctx.Err() == nil; {
 		now := h.now()
-		if now >= next {
-			next = now + tickEvery(&h.cfg)
-			h.tick()
+		soon := (now/every + 1) * every
+		if h.news.Swap(false) || now >= next {
+			next = max(soon, h.tick())
 		}
-		due := h.flush()
+		due, sent := h.flush()
+		if sent {
+			next = min(next, soon)
+		}
 		timer.Reset(max(min(next, due)-h.now(), 0))
 		select {
 		case <-ctx.Done():
-		case <-h.wake:
 		case <-timer.C:
+		case <-h.wake:
+			// What comes soon after the last goes together. The first goes at once.
+			if rest := now + h.cfg.FlushDelay - h.now(); sent && rest > 0 {
+				timer.Reset(rest)
+				select {
+				case <-ctx.Done():
+				case <-timer.C:
+				}
+			}
 		}
 	}
 	h.running.Store(false)
@@ -184,6 +196,12 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.mu.Unlock()
 	h.calls.end()
 	return mesh.Close()
+}
+
+// tickSoon has Run look after the links now.
+func (h *Hub) tickSoon() {
+	h.news.Store(true)
+	h.signal()
 }
 
 func (h *Hub) signal() {
@@ -256,7 +274,7 @@ func (h *Hub) SetPeers(peers map[string]string) error {
 		}
 	}
 	h.peers.Store(&next)
-	h.signal()
+	h.tickSoon()
 	return nil
 }
 
@@ -264,6 +282,7 @@ func (h *Hub) newPeer(name string) *peer {
 	p := &peer{name: name, tx: h.transmitTo(name)}
 	p.in = newIncoming(&h.cfg, name, &h.turn.granted, &inSink{h, p})
 	p.out.outgoing = newOutgoing(&h.cfg, name, &h.attempts)
+	p.out.rider = func(boot uint64) (ack, bool) { return p.dueAck(&h.cfg, h.now(), boot) }
 	p.out.begin(0)
 	return p
 }
@@ -283,7 +302,7 @@ func (h *Hub) Send(s Session, payload []byte) (uint64, error) {
 	n, err := p.out.send(h.now(), s, payload)
 	p.out.Unlock()
 	if err != nil {
-		h.signal() // there may be news for the handler
+		h.tickSoon() // there may be news for the handler
 		return 0, fmt.Errorf("send to %s: %w", s.Peer, err)
 	}
 	if !p.dirty.Swap(true) {
@@ -323,8 +342,9 @@ func (h *Hub) Current(s Session) bool {
 	return l != nil && l.session == s && h.now() <= clock(l.until.Load())
 }
 
-// tick looks after all links, and tells what they have to tell.
-func (h *Hub) tick() {
+// tick looks after all links, and tells what they have to tell. It returns when that is
+// due again if nothing happens until then.
+func (h *Hub) tick() (next clock) {
 	h.turn.Lock()
 	defer h.turn.Unlock()
 	h.mu.Lock()
@@ -332,11 +352,16 @@ func (h *Hub) tick() {
 	h.mu.removed = nil
 	h.mu.Unlock()
 	now := h.now()
+	next = (now/h.cfg.Idle + 1) * h.cfg.Idle
 	for _, p := range *h.peers.Load() {
 		p.out.Lock()
 		p.out.tick(now, p.tx)
+		next = min(next, p.out.due(now))
 		h.tell(p)
 		p.in.tick(now)
+		if until := p.in.currentUntil(); until != 0 {
+			next = min(next, until)
+		}
 		p.publish()
 	}
 	for _, p := range removed {
@@ -354,6 +379,10 @@ func (h *Hub) tick() {
 		h.tell(p)
 		return done
 	})
+	if len(h.turn.leaving) > 0 {
+		return now
+	}
+	return next
 }
 
 // tell passes on the events of an outgoing machine. It is called with its lock and
@@ -369,6 +398,7 @@ func (h *Hub) tell(p *peer) {
 			h.handler.OnPeer(e.session, true)
 		case outPeerDown:
 			h.log.Warn("session lost", "session", e.session)
+			h.tickSoon() // to open another
 			h.handler.OnPeer(e.session, false)
 		case outAck:
 			h.handler.OnAck(e.session, e.n)
@@ -387,30 +417,52 @@ func (p *peer) publish() {
 	}
 }
 
-// flush transmits what waits, and says when it must be called again at the latest.
-func (h *Hub) flush() (due clock) {
+// flush transmits what waits, and says whether there was something, and when it must be
+// called again at the latest.
+func (h *Hub) flush() (due clock, sent bool) {
 	due = 1 << 62
 	for _, p := range *h.peers.Load() {
 		if p.dirty.Swap(false) {
+			sent = true
 			p.out.Lock()
 			p.out.flush(h.now(), p.tx)
 			p.out.Unlock()
 		}
 		now := h.now()
-		p.acks.Lock()
-		s, applied, dirty := p.acks.session, p.acks.applied, p.acks.dirty
-		send := s.Number != 0 && (now >= p.beatAt || dirty && now >= p.ackedAt+h.cfg.AckDelay)
-		if send {
-			p.acks.dirty = false
+		if at := p.ackAt(&h.cfg); now < at {
+			due = min(due, at)
+			continue
 		}
-		p.acks.Unlock()
-		switch {
-		case send:
-			p.ackedAt, p.beatAt = now, now+h.cfg.Heartbeat
-			p.tx(ack{session: s, stamp: uint64(now), applied: applied}.append(nil, h.tag))
-		case dirty:
-			due = min(due, p.ackedAt+h.cfg.AckDelay)
+		if m, ok := p.dueAck(&h.cfg, now, 0); ok {
+			sent = true
+			p.tx(m.append(make([]byte, 0, 64), h.tag))
 		}
 	}
-	return due
+	return due, sent
+}
+
+// ackAt is when an acknowledgement must be sent if none rides on frames.
+func (p *peer) ackAt(cfg *Config) clock {
+	p.acks.Lock()
+	defer p.acks.Unlock()
+	switch {
+	case p.acks.session.Number == 0:
+		return 1 << 62
+	case p.acks.dirty:
+		return p.acks.at + cfg.AckDelay
+	}
+	return (p.acks.at/cfg.Idle + 1) * cfg.Idle
+}
+
+// dueAck takes the acknowledgement that the peer, in that boot (0 = any), has not been
+// sent yet, or a new stamp when the time for that has come.
+func (p *peer) dueAck(cfg *Config, now clock, boot uint64) (ack, bool) {
+	p.acks.Lock()
+	defer p.acks.Unlock()
+	s := p.acks.session
+	if s.Number == 0 || boot != 0 && boot != s.SenderBoot || !p.acks.dirty && now/cfg.Idle == p.acks.at/cfg.Idle {
+		return ack{}, false
+	}
+	p.acks.dirty, p.acks.at = false, now
+	return ack{session: s, stamp: stampAt(now), applied: p.acks.applied}, true
 }

@@ -268,11 +268,13 @@ func TestLossIsRepaired(t *testing.T) {
 			}
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
-		if loseOne(t, false, 3, 3, mutant{noResend: true}) == nil {
-			t.Error("mutant: nothing is resent, and it is not found")
-		}
-	})
+	found := false
+	for k := 1; k <= 5 && !found; k++ { // some are acknowledgements of the other direction
+		synctest.Test(t, func(t *testing.T) { found = loseOne(t, false, k, k, mutant{noResend: true}) != nil })
+	}
+	if !found {
+		t.Error("mutant: nothing is resent, and it is not found")
+	}
 }
 
 // TestPausedReceiver: ten seconds without an acknowledgement lose nothing.
@@ -470,8 +472,8 @@ func TestSlowPeer(t *testing.T) {
 			worst = max(worst, time.Since(start))
 			time.Sleep(20 * time.Millisecond)
 		}
-		if worst > 0 {
-			t.Errorf("a frame to the quick peer took %v", worst)
+		if most := a.cfg.FlushDelay; worst > most {
+			t.Errorf("a frame to the quick peer took %v, at most %v wanted", worst, most)
 		}
 		if len(sessions) != 1 {
 			t.Errorf("sessions that should have exceeded the retention still stand: %v", sessions)

@@ -39,7 +39,7 @@ type incoming struct {
 	asked   uint64 // the missing frame that was asked for last, and when
 	askedAt clock
 
-	echo     uint64 // newest of our stamps that came back: the sender lived after it
+	echo     clock // newest of our stamps that came back: the sender lived after it
 	silent   bool
 	caughtUp uint64 // while silent: the frame that makes it current again
 	fresh    bool   // caughtUp is known
@@ -81,7 +81,7 @@ func (in *incoming) onOpen(now clock, m open, tx transmit) {
 		in.pending = append(in.pending, pending{s, m.opening})
 		i = len(in.pending) - 1
 	}
-	in.scratch = accept{in.pending[i].session, m.opening, uint64(now), uint64(in.cfg.Window)}.append(in.scratch[:0], in.tag)
+	in.scratch = accept{in.pending[i].session, m.opening, stampAt(now), uint64(in.cfg.Window)}.append(in.scratch[:0], in.tag)
 	tx(in.scratch)
 }
 
@@ -117,7 +117,7 @@ func (in *incoming) same(s Session) bool {
 
 // stale reports that the newest proof of the sender's life is too old.
 func (in *incoming) stale(now clock) bool {
-	return now-clock(in.echo) > in.cfg.Timeout
+	return now-in.echo > in.cfg.Timeout
 }
 
 // currentUntil is when the session stops being current without further proof; 0 =
@@ -126,7 +126,7 @@ func (in *incoming) currentUntil() clock {
 	if in.session.Number == 0 || in.silent {
 		return 0
 	}
-	return clock(in.echo) + in.cfg.Timeout
+	return in.echo + in.cfg.Timeout
 }
 
 // tick finds silence.
@@ -151,17 +151,18 @@ func (in *incoming) onData(now clock, m data, tx transmit) (from, to uint64) {
 		tx(in.scratch)
 		return 0, 0
 	}
-	if m.echo > uint64(now) {
+	if m.echo == 0 || m.echo > stampAt(now) {
 		return 0, 0 // no stamp of ours
 	}
+	echo := clockOf(m.echo)
 	if in.echo == 0 {
-		in.echo = m.echo
+		in.echo = echo
 	}
 	// First what was: a node that stood still may find this message before its tick.
 	in.tick(now)
-	in.echo = max(in.echo, m.echo)
+	in.echo = max(in.echo, echo)
 	if in.cfg.broken.ownClock {
-		in.echo = uint64(now)
+		in.echo = now
 	}
 
 	n := m.first
@@ -255,7 +256,7 @@ func (in *incoming) missing(now clock, next uint64) (from, to uint64) {
 
 // appendAck makes an acknowledgement.
 func (in *incoming) appendAck(b []byte, now clock, applied, from, to uint64) []byte {
-	return ack{in.session, uint64(now), applied, from, to}.append(b, in.tag)
+	return ack{in.session, stampAt(now), applied, from, to}.append(b, in.tag)
 }
 
 // gone ends the session: its sender is no peer any more.
@@ -268,4 +269,4 @@ func (in *incoming) gone() {
 }
 
 // tickEvery is how often a hub looks after its links.
-func tickEvery(cfg *Config) time.Duration { return max(cfg.Heartbeat/4, time.Millisecond) }
+func tickEvery(cfg *Config) time.Duration { return max(cfg.Heartbeat/2, time.Millisecond) }

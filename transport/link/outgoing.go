@@ -59,7 +59,8 @@ type outgoing struct {
 	acked, sent, last uint64
 	frames            frameQueue
 	inFlight          int64 // bytes of acked+1..sent
-	nextBeat          clock
+	blocked           bool  // the last flush had no credit for all, or could not transmit
+	spokeAt           clock // when something was transmitted last
 
 	// The receiver is current as long as it has fresh proof of us, that is, a stamp of
 	// its own clock that came back. It made the newest one before heardAt.
@@ -69,6 +70,10 @@ type outgoing struct {
 	lapsed  bool
 	fading  []fading // sessions that are over and whose receivers may not know yet
 
+	// rider gives an acknowledgement for the other direction that may ride along, if
+	// there is one and the peer's boot is that of the session; nil = there never is.
+	rider func(boot uint64) (a ack, ok bool)
+
 	refused string // why the peer refuses us; empty when it does not
 	scratch []byte
 	parts   [][]byte
@@ -76,7 +81,7 @@ type outgoing struct {
 }
 
 type outCount struct {
-	frames, bytes, messages, resent, sessions, lost uint64
+	frames, bytes, messages, wire, resent, sessions, lost uint64
 }
 
 type fading struct {
@@ -127,7 +132,7 @@ func (o *outgoing) lose(now clock) {
 		o.fading = append(o.fading, fading{o.session, o.lapseAt()})
 	}
 	o.frames.clear()
-	o.acked, o.sent, o.last, o.inFlight = 0, 0, 0, 0
+	o.acked, o.sent, o.last, o.inFlight, o.blocked = 0, 0, 0, 0, false
 	o.session, o.heard, o.echo, o.lapsed = Session{}, 0, 0, false
 	o.count.lost++
 	o.begin(now)
@@ -160,6 +165,7 @@ func (o *outgoing) send(now clock, s Session, payload []byte) (uint64, error) {
 
 // flush transmits what has credit.
 func (o *outgoing) flush(now clock, tx transmit) {
+	defer func() { o.blocked = o.sent < o.last }()
 	for o.state == outUp && o.sent < o.last {
 		end, size := o.sent, int64(0)
 		for end < o.last && end-o.sent < packFrames {
@@ -178,34 +184,49 @@ func (o *outgoing) flush(now clock, tx transmit) {
 		}
 		o.sent = end
 		o.inFlight += size
-		o.nextBeat = now + o.cfg.Heartbeat
+		o.spokeAt = now
 	}
 }
 
 // transmit sends frames first to last in one message; last < first is a heartbeat.
 func (o *outgoing) transmit(first, last uint64, tx transmit) bool {
-	o.scratch = data{session: o.session, echo: o.echo, last: o.last, first: first}.append(o.scratch[:0], o.tag)
+	m := data{session: o.session, echo: o.echo, last: o.last, first: first}
+	o.scratch = o.scratch[:0]
+	var riding ack
+	ok := false
+	if o.rider != nil {
+		riding, ok = o.rider(o.session.ReceiverBoot)
+	}
+	if ok {
+		o.scratch = m.appendBoth(o.scratch, o.tag, riding)
+	} else {
+		o.scratch = m.append(o.scratch, o.tag)
+	}
+	from, to := 0, len(o.scratch)
 	// The parts alias scratch, so it must have its final size first.
 	for n := first; n <= last; n++ {
 		p := o.frames.at(int(n - o.acked - 1)).payload
-		o.scratch = binary.LittleEndian.AppendUint32(o.scratch, uint32(len(p)))
+		o.scratch = binary.AppendUvarint(o.scratch, uint64(len(p)))
 	}
 	o.parts = o.parts[:0]
-	from, to := 0, dataSize
+	size := len(o.scratch)
 	for n := first; n <= last; n++ {
-		to += frameSize
-		o.parts = append(o.parts, o.scratch[from:to], o.frames.at(int(n-o.acked-1)).payload)
+		p := o.frames.at(int(n - o.acked - 1)).payload
+		to += numberSize(uint64(len(p)))
+		o.parts = append(o.parts, o.scratch[from:to], p)
 		from = to
+		size += len(p)
 	}
 	if from == 0 {
 		o.parts = append(o.parts, o.scratch)
 	}
-	ok := tx(o.parts...)
+	sent := tx(o.parts...)
 	clear(o.parts)
-	if ok {
+	if sent {
 		o.count.messages++
+		o.count.wire += uint64(size)
 	}
-	return ok
+	return sent
 }
 
 // resend transmits again what the receiver misses of from..to-1.
@@ -260,11 +281,30 @@ func (o *outgoing) tick(now clock, tx transmit) {
 			o.tell(outLapse, o.session, 0)
 		}
 		o.flush(now, tx)
-		if now >= o.nextBeat {
-			o.nextBeat = now + o.cfg.Heartbeat
+		if o.beat(now) {
+			o.spokeAt = now
 			o.transmit(o.sent+1, o.sent, tx)
 		}
 	}
+}
+
+// due is when tick has something to do, if nothing happens until then; not after now where
+// that is hard to say.
+func (o *outgoing) due(now clock) clock {
+	switch {
+	case o.state == outIdle:
+		return 1 << 62
+	case o.state != outUp || o.lapsed || o.sent > o.acked || o.sent < o.last || len(o.fading) > 0:
+		return now
+	}
+	return o.lapseAt()
+}
+
+// beat reports that it is time to say that nothing is new. Where something may be lost it
+// is after a Heartbeat, and otherwise when a multiple of Idle has passed: so that all
+// links of a hub do it at the same time, which wakes threads once.
+func (o *outgoing) beat(now clock) bool {
+	return now/o.cfg.Idle != o.spokeAt/o.cfg.Idle || o.sent > o.acked && now >= o.spokeAt+o.cfg.Heartbeat
 }
 
 func (o *outgoing) onAccept(now clock, m accept, tx transmit) {
@@ -277,7 +317,7 @@ func (o *outgoing) onAccept(now clock, m accept, tx transmit) {
 	o.count.sessions++
 	o.tell(outPeerUp, o.session, 0)
 	// The receiver takes the session for standing when it hears of it.
-	o.nextBeat = now + o.cfg.Heartbeat
+	o.spokeAt = now
 	o.transmit(1, 0, tx)
 }
 
@@ -303,7 +343,9 @@ func (o *outgoing) onAck(now clock, m ack, tx transmit) {
 	if m.from < m.to {
 		o.resend(m.from, m.to, tx)
 	}
-	o.flush(now, tx)
+	if o.blocked { // what is new waits for the hub, see Config.FlushDelay
+		o.flush(now, tx)
+	}
 }
 
 // settle lets the newest stamp go back to the receiver, which becomes current by

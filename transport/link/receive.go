@@ -85,30 +85,45 @@ func (h *Hub) onSessionMessage(p *peer, k kind, body []byte) error {
 		if err != nil {
 			return err
 		}
-		p.out.Lock()
-		p.out.onAck(now, m, p.tx)
-		h.tell(p)
-		p.out.Lock()
-		p.out.settle()
-		p.out.Unlock()
+		h.onAck(p, now, m)
 	case kindData:
 		m, err := parseData(p.name, body)
 		if err != nil {
 			return err
 		}
-		from, to := p.in.onData(now, m, p.tx)
-		p.publish()
-		if from < to {
-			p.acks.Lock()
-			applied := p.acks.applied
-			p.acks.Unlock()
-			h.turn.ack = p.in.appendAck(h.turn.ack[:0], now, applied, from, to)
-			p.tx(h.turn.ack)
+		h.onData(p, now, m)
+	case kindBoth:
+		m, a, err := parseBoth(p.name, body)
+		if err != nil {
+			return err
 		}
+		h.onAck(p, now, a)
+		h.onData(p, now, m)
 	default:
 		return errWire
 	}
 	return nil
+}
+
+func (h *Hub) onAck(p *peer, now clock, m ack) {
+	p.out.Lock()
+	p.out.onAck(now, m, p.tx)
+	h.tell(p)
+	p.out.Lock()
+	p.out.settle()
+	p.out.Unlock()
+}
+
+func (h *Hub) onData(p *peer, now clock, m data) {
+	from, to := p.in.onData(now, m, p.tx)
+	p.publish()
+	if from < to {
+		p.acks.Lock()
+		applied := p.acks.applied
+		p.acks.Unlock()
+		h.turn.ack = p.in.appendAck(h.turn.ack[:0], now, applied, from, to)
+		p.tx(h.turn.ack)
+	}
 }
 
 // foreign says why a message comes from no node of this cluster.

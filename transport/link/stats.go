@@ -17,7 +17,8 @@ type PeerStats struct {
 	Oldest             time.Duration // age of the oldest frame that is not acknowledged
 	FramesOut          uint64
 	BytesOut           uint64 // of payload, without repetitions
-	MessagesOut        uint64
+	MessagesOut        uint64 // with frames or as heartbeats
+	WireOut            uint64 // bytes of them, headers, repetitions and what rides along included
 	Resent             uint64
 	SessionsOut        uint64
 	Lost               uint64 // sessions
@@ -86,7 +87,7 @@ func (h *Hub) PeerStats() map[string]PeerStats {
 		if o.frames.len() > 0 {
 			st.Oldest = now - o.frames.at(0).at
 		}
-		st.FramesOut, st.BytesOut, st.MessagesOut = o.count.frames, o.count.bytes, o.count.messages
+		st.FramesOut, st.BytesOut, st.MessagesOut, st.WireOut = o.count.frames, o.count.bytes, o.count.messages, o.count.wire
 		st.Resent, st.SessionsOut, st.Lost = o.count.resent, o.count.sessions, o.count.lost
 		p.out.Unlock()
 		all[name] = st

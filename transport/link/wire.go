@@ -3,25 +3,20 @@ package link
 import (
 	"encoding/binary"
 	"errors"
+	"math"
+	"math/bits"
 	"time"
 
 	"github.com/zeebo/xxh3"
 )
 
 // version of the protocol. Nodes of different versions refuse each other.
-const version = 1
+const version = 2
 
 const (
 	magic0, magic1 = 'K', 'L'
 
-	headerSize  = 8
-	sessionSize = 24
-	dataSize    = headerSize + sessionSize + 3*8 // before the first frame
-	frameSize   = 4                              // before each payload
-	ackSize     = headerSize + sessionSize + 4*8
-	acceptSize  = headerSize + sessionSize + 3*8
-	openSize    = headerSize + 2*8 // before the name of the cluster
-	callSize    = headerSize + 2*8
+	headerSize = 8
 )
 
 type kind uint8
@@ -36,6 +31,7 @@ const (
 	kindRequest
 	kindResponse
 	kindCancel
+	kindBoth // Data that an acknowledgement of the other direction rides on
 )
 
 // errWire: bytes that no hub of this version sends.
@@ -57,9 +53,29 @@ func appendU64(b []byte, v ...uint64) []byte {
 	return b
 }
 
-func appendSession(b []byte, s Session) []byte {
-	return appendU64(b, s.SenderBoot, s.ReceiverBoot, s.Number)
+func appendNumbers(b []byte, v ...uint64) []byte {
+	for _, x := range v {
+		b = binary.AppendUvarint(b, x)
+	}
+	return b
 }
+
+func appendSession(b []byte, s Session) []byte {
+	return appendNumbers(appendU64(b, s.SenderBoot, s.ReceiverBoot), s.Number)
+}
+
+// numberSize is the length of a number of appendNumbers.
+func numberSize(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
+
+// stampUnit is what stamps count. They are rounded down, so a receiver is current for
+// less time than it might be, and never for more.
+const stampUnit = time.Millisecond
+
+// stampAt is the stamp of a moment; it never is 0.
+func stampAt(now clock) uint64 { return uint64(now/stampUnit) + 1 }
+
+// clockOf is the earliest moment with that stamp, which must not be 0 or of the future.
+func clockOf(stamp uint64) clock { return clock(stamp-1) * stampUnit }
 
 // reader takes a message apart. After a short read it stays bad and gives zeros.
 type reader struct {
@@ -77,13 +93,14 @@ func (r *reader) u64() uint64 {
 	return v
 }
 
-func (r *reader) u32() uint32 {
-	if len(r.b) < 4 {
+// number reads what appendNumbers wrote.
+func (r *reader) number() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
 		r.bad, r.b = true, nil
 		return 0
 	}
-	v := binary.LittleEndian.Uint32(r.b)
-	r.b = r.b[4:]
+	r.b = r.b[n:]
 	return v
 }
 
@@ -112,7 +129,7 @@ func appendShort(b []byte, s string) []byte {
 }
 
 func (r *reader) session(peer string) Session {
-	return Session{Peer: peer, SenderBoot: r.u64(), ReceiverBoot: r.u64(), Number: r.u64()}
+	return Session{Peer: peer, SenderBoot: r.u64(), ReceiverBoot: r.u64(), Number: r.number()}
 }
 
 // open asks for a session. opening counts the attempts of the sender's boot.
@@ -144,7 +161,7 @@ func (r *reader) done(whole bool) error {
 type accept struct {
 	session Session
 	opening uint64
-	stamp   uint64 // the receiver's clock
+	stamp   uint64 // the receiver's clock, see stampAt
 	window  uint64
 }
 
@@ -171,20 +188,48 @@ type data struct {
 
 func (m data) append(b []byte, tag uint32) []byte {
 	b = appendSession(appendHeader(b, kindData, tag), m.session)
-	return appendU64(b, m.echo, m.last, m.first)
+	return m.appendBody(b)
+}
+
+func (m data) appendBody(b []byte) []byte {
+	return appendNumbers(b, m.echo, m.first, m.last-(m.first-1))
+}
+
+// appendBoth is append with an acknowledgement of a session between the same two boots
+// in the other direction.
+func (m data) appendBoth(b []byte, tag uint32, a ack) []byte {
+	b = appendSession(appendHeader(b, kindBoth, tag), m.session)
+	return m.appendBody(a.appendBody(appendNumbers(b, a.session.Number)))
 }
 
 // parseData checks all lengths, so that a message is taken whole or not at all.
 func parseData(peer string, body []byte) (m data, err error) {
 	r := reader{b: body}
-	m = data{session: r.session(peer), echo: r.u64(), last: r.u64(), first: r.u64(), frames: r.b}
-	if m.first == 0 {
-		return m, errWire
+	m.session = r.session(peer)
+	return m, m.parseBody(&r)
+}
+
+func (m *data) parseBody(r *reader) error {
+	m.echo, m.first = r.number(), r.number()
+	m.last = m.first - 1 + r.number()
+	m.frames = r.b
+	if m.first == 0 || m.last < m.first-1 {
+		return errWire
 	}
 	for !r.bad && len(r.b) > 0 {
-		r.bytes(int(r.u32()))
+		r.bytes(int(min(r.number(), math.MaxInt32)))
 	}
-	return m, r.done(true)
+	return r.done(true)
+}
+
+func parseBoth(peer string, body []byte) (m data, a ack, err error) {
+	r := reader{b: body}
+	m.session = r.session(peer)
+	a.session = Session{Peer: peer, SenderBoot: m.session.ReceiverBoot, ReceiverBoot: m.session.SenderBoot, Number: r.number()}
+	if err := a.parseBody(&r); err != nil {
+		return m, a, err
+	}
+	return m, a, m.parseBody(&r)
 }
 
 // next takes a frame off the message.
@@ -192,8 +237,9 @@ func (m *data) next() (payload []byte, ok bool) {
 	if len(m.frames) == 0 {
 		return nil, false
 	}
-	n := frameSize + int(binary.LittleEndian.Uint32(m.frames))
-	payload = m.frames[frameSize:n:n]
+	size, at := binary.Uvarint(m.frames)
+	n := at + int(size)
+	payload = m.frames[at:n:n]
 	m.frames = m.frames[n:]
 	return payload, true
 }
@@ -208,14 +254,29 @@ type ack struct {
 }
 
 func (m ack) append(b []byte, tag uint32) []byte {
-	b = appendSession(appendHeader(b, kindAck, tag), m.session)
-	return appendU64(b, m.stamp, m.applied, m.from, m.to)
+	return m.appendBody(appendSession(appendHeader(b, kindAck, tag), m.session))
+}
+
+func (m ack) appendBody(b []byte) []byte {
+	return appendNumbers(b, m.stamp, m.applied, m.from, m.to-m.from)
 }
 
 func parseAck(peer string, body []byte) (m ack, err error) {
 	r := reader{b: body}
-	m = ack{session: r.session(peer), stamp: r.u64(), applied: r.u64(), from: r.u64(), to: r.u64()}
+	m.session = r.session(peer)
+	if err := m.parseBody(&r); err != nil {
+		return m, err
+	}
 	return m, r.done(true)
+}
+
+func (m *ack) parseBody(r *reader) error {
+	m.stamp, m.applied, m.from = r.number(), r.number(), r.number()
+	m.to = m.from + r.number()
+	if m.to < m.from {
+		return errWire
+	}
+	return r.done(false)
 }
 
 // refusal is understood by all versions, so its layout never changes.

@@ -224,7 +224,7 @@ func BenchmarkFrames(b *testing.B) {
 			}
 			messages := float64(st.MessagesOut)
 			// ZMTP has 2 bytes for a message below 256 bytes and 9 for others.
-			overhead := (messages*(dataSize+9) + float64(b.N)*frameSize) / float64(b.N)
+			overhead := (messages*9 + float64(st.WireOut-st.BytesOut)) / float64(b.N)
 			b.ReportMetric(float64(b.N)/wall.Seconds(), "frames/s")
 			b.ReportMetric(float64(spent.Microseconds())/float64(b.N), "cpu-us/frame")
 			b.ReportMetric(spent.Seconds()*1000/(float64(b.N)*float64(size)/(1<<20)), "cpu-ms/MiB")
