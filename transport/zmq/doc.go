@@ -1,5 +1,5 @@
 // Package zmq is the real transport: SUB and DEALER sockets of libzmq on loops of
-// one thread each, and a mock engine's PUB and ROUTER.
+// one goroutine each, and a mock engine's PUB and ROUTER.
 //
 // It moves frames and connection events. It does not know what frames mean, does
 // not check sequences and does not ask for replays by itself.

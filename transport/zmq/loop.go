@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"runtime"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+	"unsafe"
 
 	zmq4 "github.com/pebbe/zmq4"
 	"golang.org/x/sys/unix"
@@ -38,6 +40,8 @@ type loop struct {
 
 	// Touched only by the goroutine of Run.
 	epoll     int
+	waiter    *os.File // of epoll, which it closes
+	waiting   syscall.RawConn
 	wakeFD    int
 	events    []unix.EpollEvent
 	sockets   map[*socket]struct{}
@@ -58,6 +62,7 @@ type loop struct {
 	// fresh is a moment before the last look at all descriptors: whatever was
 	// signalled before it has been seen.
 	fresh time.Time
+	until time.Time // the deadline of waiter
 
 	count struct {
 		sockets                                         atomic.Int64
@@ -67,7 +72,7 @@ type loop struct {
 	mu struct {
 		sync.Mutex
 		posts    []func()
-		sleeping bool // in epoll without a time-out of zero: a post must wake it
+		sleeping bool // about to wait: a post must wake it
 		started  bool
 		ended    bool // posts are refused and wakeFD is closed
 	}
@@ -129,10 +134,6 @@ func (l *loop) Run(ctx context.Context) error {
 	if started {
 		return fmt.Errorf("run loop %s: already running or ended: %w", l.name, transport.ErrClosed)
 	}
-	// Not for speed alone: libzmq wants a socket to stay on one thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
 	if err := l.open(); err != nil {
 		l.end()
 		return fmt.Errorf("run loop %s: %w", l.name, err)
@@ -159,6 +160,19 @@ func (l *loop) open() error {
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("epoll_create1: %w", err)
+	}
+	// Non-blocking, for the runtime to take it into its own poller.
+	if err = unix.SetNonblock(l.epoll, true); err != nil {
+		unix.Close(l.epoll)
+		l.epoll = -1
+		return fmt.Errorf("epoll: %w", err)
+	}
+	l.waiter = os.NewFile(uintptr(l.epoll), "epoll")
+	if l.waiting, err = l.waiter.SyscallConn(); err != nil {
+		return fmt.Errorf("epoll: %w", err)
+	}
+	if err = l.waiter.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("epoll cannot be waited for: %w", err)
 	}
 	if l.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
@@ -191,8 +205,8 @@ func (l *loop) end() {
 	l.lookups.cancel()
 	l.lookups.wait.Wait()
 	l.timers.Clear()
-	if l.epoll >= 0 {
-		unix.Close(l.epoll)
+	if l.waiter != nil {
+		l.waiter.Close()
 	}
 	if l.batch.c != nil {
 		l.batch.free()
@@ -212,41 +226,63 @@ func (l *loop) runPosts() {
 	}
 }
 
-// poll looks at all descriptors, and waits when there is nothing else to do.
+// poll looks at all descriptors, and waits when there is nothing else to do. It waits in
+// the runtime's poller and not in a system call, which would keep a processor of the
+// runtime for up to 10 ms, and its monitor awake for as long: half of what an idle node
+// used.
 func (l *loop) poll(ctx context.Context) {
-	timeout := 0
-	if len(l.ready) == 0 {
-		timeout = l.untilTimer()
+	wait := len(l.ready) == 0
+	var until time.Time // zero = for ever
+	if at, ok := l.timers.Next(); ok && wait {
+		until = at
+		wait = time.Until(at) > 0
 	}
 	l.mu.Lock()
 	if len(l.mu.posts) > 0 || ctx.Err() != nil {
-		timeout = 0
+		wait = false
 	}
-	l.mu.sleeping = timeout != 0
+	l.mu.sleeping = wait
 	l.mu.Unlock()
 
-	start := time.Now()
-	for {
-		n, err := unix.EpollWait(l.epoll, l.events, timeout)
-		if err != nil {
-			n = 0 // EINTR; anything else cannot happen with these descriptors
+	n := l.look()
+	if n == 0 && wait {
+		if !until.Equal(l.until) {
+			l.until = until
+			// It was found possible in open.
+			_ = l.waiter.SetReadDeadline(until)
 		}
-		now := time.Now()
+		err := l.waiting.Read(func(uintptr) bool {
+			n = l.look()
+			return n > 0
+		})
+		if err != nil {
+			n = l.look() // the time is up
+		}
+	}
+	for {
 		for _, ev := range l.events[:n] {
 			l.signalled(ev)
 		}
-		l.fresh = start
-		// A full answer may hide more. And after a long wait the start says nothing
-		// about events that came just after the kernel looked: look again.
-		if n < len(l.events) && now.Sub(start) < freshFor/2 {
+		if n < len(l.events) {
 			break
 		}
-		timeout, start = 0, now
+		n = l.look() // a full answer may hide more
 	}
 	l.count.wakeups.Add(1)
 	l.mu.Lock()
 	l.mu.sleeping = false
 	l.mu.Unlock()
+}
+
+// look asks for events without waiting. It does not tell the runtime of the system call,
+// which takes a microsecond.
+func (l *loop) look() int {
+	l.fresh = time.Now()
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(unsafe.SliceData(l.events))), uintptr(len(l.events)), 0, 0, 0)
+	if errno != 0 {
+		return 0 // EINTR; anything else cannot happen with these descriptors
+	}
+	return int(n)
 }
 
 func (l *loop) signalled(ev unix.EpollEvent) {
@@ -341,18 +377,6 @@ func (l *loop) AfterFunc(d time.Duration, fn func()) transport.Timer {
 		return timers.Expired()
 	}
 	return l.timers.Add(time.Now().Add(max(d, 0)), fn)
-}
-
-// untilTimer is how long epoll may wait, in milliseconds, rounded up so that the
-// loop does not wake just before the time; -1 = for ever.
-func (l *loop) untilTimer() int {
-	at, ok := l.timers.Next()
-	if !ok {
-		return -1
-	}
-	const longest = time.Hour // keeps the value within 32 bits
-	d := min(max(time.Until(at), 0), longest)
-	return int((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 // Now implements transport.Loop.
