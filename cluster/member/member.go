@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster"
@@ -37,6 +38,8 @@ type Member struct {
 	search  *search.Search
 	node    *cluster.Node
 
+	living atomic.Pointer[map[string]bool] // nodes that gossip hears, by name
+
 	// life ends with Run; pending are the goroutines that end with it.
 	life    context.Context
 	pending sync.WaitGroup
@@ -55,6 +58,7 @@ func New(cfg Config, deps Deps) (*Member, error) {
 	}
 	m := &Member{cfg: cfg, deps: deps, log: cfg.Logger.With("component", "member", "node", cfg.Self.Name)}
 	m.saving.kept = make(chan struct{})
+	m.living.Store(&map[string]bool{})
 	return m, nil
 }
 
@@ -211,7 +215,7 @@ func (m *Member) makeNode() (err error) {
 		Handle: func(method string, fn func(context.Context, string, []byte) ([]byte, error)) {
 			m.hub.Handle(method, fn)
 		},
-		Alive:     m.alive,
+		Alive:     m.seemsAlive,
 		ReadIndex: m.control.ReadIndex, WaitApplied: m.raft.WaitApplied, Peek: m.peek,
 	})
 	if err != nil {
@@ -325,4 +329,18 @@ func (m *Member) alive(name string) bool {
 		}
 	}
 	return false
+}
+
+// seemsAlive is alive as of the last change that gossip told. Every read asks.
+func (m *Member) seemsAlive(name string) bool { return (*m.living.Load())[name] }
+
+// noteLiving takes note of who is alive.
+func (m *Member) noteLiving() {
+	living := map[string]bool{}
+	for _, p := range m.deps.Gossip.Peers() {
+		if p.Alive {
+			living[p.Name] = true
+		}
+	}
+	m.living.Store(&living)
 }

@@ -20,6 +20,7 @@ func (m *Member) followPeers(ctx context.Context) error {
 	defer t.Stop()
 	var last map[string]string
 	for {
+		m.noteLiving()
 		now := m.linkPeers()
 		if !maps.Equal(now, last) {
 			if err := m.hub.SetPeers(now); err != nil {
