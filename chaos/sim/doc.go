@@ -3,7 +3,8 @@
 // outside of it, inside one testing/synctest bubble.
 //
 //	links, engine sockets   transport/memory
-//	raft                    a transport of its own, so that each direction can be cut
+//	raft                    a transport of its own, so that each direction can be cut; like
+//	                        raftlog.Wire it reaches nobody but the server that is meant
 //	disk                    cluster/disk/memory: what was synced survives a kill
 //	gossip                  a stand-in: who cannot be reached is dead after a while
 //	index                   indexer/reference, in some schedules indexer/tree
@@ -11,7 +12,9 @@
 // A schedule is a list of steps that a seed decides: joins, leaves, kills, pauses, cuts,
 // bad weather on the links, layout changes, restarts and losses of engines. Engines
 // publish and clients ask at random nodes all the time. Steps name their subjects by
-// number and take whoever has it then, so any part of a schedule is a schedule.
+// number and take whoever has it then, so any part of a schedule is a schedule. In a Churn
+// members come and go all the time, voters are cut off from each other, and little else
+// happens.
 //
 // # What is judged
 //
@@ -44,8 +47,8 @@
 //
 // What is known to lower scores, or needs an operator, does not happen here, so that
 // everything that fails is news: engines drop leaves first wherever sources may change
-// their reader (see Config.Holes), and nothing waits for a parent; a voter is removed with
-// force only while the others are a majority; two members at least stay when one leaves.
+// their reader (see Config.Holes), and nothing waits for a parent; one member that is up
+// stays when another one leaves.
 // What a former owner still has of a life that was taken over since is tolerated.
 //
 // # Repeating a run

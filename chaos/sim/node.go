@@ -37,11 +37,10 @@ type node struct {
 	name     string
 	serverID string
 	disk     *memory.Disk
-	leaving  bool // it has been told to leave
-	left     bool // it has left, and comes back only when told to
-	removing atomic.Bool
-	removed  atomic.Bool // by an operator, while it was down: its disk is not used again
-	*process             // the latest one
+	leaving  bool                    // it has been told to leave
+	left     bool                    // it has left, and comes back only when told to
+	removed  atomic.Pointer[process] // the latest one when an operator removed it: its disk is not used again
+	*process                         // the latest one
 }
 
 // process is one run of a node.
@@ -99,7 +98,7 @@ func (n *node) start(found bool) error {
 	}
 	w.net.setDead(n.name, false)
 	logger := w.logger(n.name)
-	trans := w.raft.listen(n.name)
+	trans := w.raft.listen(n.name, n.serverID)
 	talk := w.rumours.begin(gossip.Meta{
 		Name: n.name, ServerID: n.serverID, ClusterID: clusterID, Boot: p.boot, Raft: n.name, Protocol: member.Protocol, HasData: folder.HasData(),
 	})

@@ -47,6 +47,7 @@ func (w *world) finish() {
 	if problem != "" {
 		w.fail("%v after all faults ended: %s", quietFor, problem)
 		w.logf("streams:%s", w.streams())
+		w.logf("logs:%s", w.logs())
 	}
 	w.asks.Wait()
 }
@@ -54,7 +55,7 @@ func (w *world) finish() {
 // revive starts the nodes that are down.
 func (w *world) revive() {
 	for _, n := range w.nodes {
-		if n.process != nil && n.gone && !n.left && !n.removing.Load() {
+		if n.process != nil && n.gone && !n.left {
 			w.restart(n)
 		}
 	}
@@ -334,6 +335,26 @@ func (w *world) streams() string {
 			if r, s, err := n.member.Node().Ingest().RankStatus(e.id, 0); err == nil {
 				fmt.Fprintf(&b, "\n    %s reads %s: %v %q, life %d, slot %d, batch %d; %v; source %+v", n.name, e.id, r.State, r.LastError, r.Life, r.Slot, r.Sequence, r.Warnings, s.Counters)
 			}
+		}
+	}
+	return b.String()
+}
+
+// logs tells what every node knows of who leads and who votes.
+func (w *world) logs() string {
+	var b strings.Builder
+	for _, n := range w.nodes {
+		if n.process == nil || !n.running() {
+			fmt.Fprintf(&b, "\n    %s does not run", n.name)
+			continue
+		}
+		fmt.Fprintf(&b, "\n    %s (%s), boot %d, up %t: ", n.name, n.serverID, n.boot, n.up())
+		if !n.serves.Load() {
+			fmt.Fprint(&b, "no member yet")
+			continue
+		}
+		for _, m := range n.member.Control().Members() {
+			fmt.Fprintf(&b, "%s (%s) boot %d %s %s %s; ", m.Name, m.ServerID, m.Boot, m.Standing, m.Role, m.Reason)
 		}
 	}
 	return b.String()

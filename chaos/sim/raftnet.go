@@ -15,10 +15,12 @@ const raftTimeout = 500 * time.Millisecond
 
 var errUnreachable = errors.New("not reachable")
 
-// raftNet is where raft's servers find each other. An address is the name of a node.
+// raftNet is where raft's servers find each other. An address is the name of a node. As on
+// raftlog.Wire, a message reaches nobody but the server that is meant.
 type raftNet struct {
-	net *network
-	mu  struct {
+	net       *network
+	anyServer bool // a mutant: whoever has the address gets it
+	mu        struct {
 		sync.Mutex
 		at map[raft.ServerAddress]*raftTransport
 	}
@@ -35,6 +37,7 @@ func newRaftNet(net *network) *raftNet {
 type raftTransport struct {
 	all      *raftNet
 	name     string
+	id       raft.ServerID
 	consumer chan raft.RPC
 	closed   chan struct{}
 	once     sync.Once
@@ -47,8 +50,8 @@ var (
 )
 
 // listen makes a process of a node reachable in place of an earlier one.
-func (r *raftNet) listen(name string) *raftTransport {
-	t := &raftTransport{all: r, name: name, consumer: make(chan raft.RPC, 64), closed: make(chan struct{})}
+func (r *raftNet) listen(name, serverID string) *raftTransport {
+	t := &raftTransport{all: r, name: name, id: raft.ServerID(serverID), consumer: make(chan raft.RPC, 64), closed: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.at[raft.ServerAddress(name)] = t
@@ -86,7 +89,7 @@ func (t *raftTransport) travel(from, to string, deadline <-chan time.Time) error
 }
 
 // call sends a message and waits for its answer.
-func call[T any](t *raftTransport, to raft.ServerAddress, command any, data io.Reader, timeout time.Duration, out *T) error {
+func call[T any](t *raftTransport, id raft.ServerID, to raft.ServerAddress, command any, data io.Reader, timeout time.Duration, out *T) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	if err := t.travel(t.name, string(to), timer.C); err != nil {
@@ -95,7 +98,7 @@ func call[T any](t *raftTransport, to raft.ServerAddress, command any, data io.R
 	t.all.mu.Lock()
 	peer := t.all.mu.at[to]
 	t.all.mu.Unlock()
-	if peer == nil {
+	if peer == nil || peer.id != id && !t.all.anyServer {
 		return fmt.Errorf("raft from %s to %s: %w", t.name, to, errUnreachable)
 	}
 	answer := make(chan raft.RPCResponse, 1)
@@ -140,28 +143,28 @@ func (t *raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress)
 }
 
 // AppendEntries implements raft.Transport.
-func (t *raftTransport) AppendEntries(_ raft.ServerID, to raft.ServerAddress, a *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
-	return call(t, to, a, nil, raftTimeout, r)
+func (t *raftTransport) AppendEntries(id raft.ServerID, to raft.ServerAddress, a *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	return call(t, id, to, a, nil, raftTimeout, r)
 }
 
 // RequestVote implements raft.Transport.
-func (t *raftTransport) RequestVote(_ raft.ServerID, to raft.ServerAddress, a *raft.RequestVoteRequest, r *raft.RequestVoteResponse) error {
-	return call(t, to, a, nil, raftTimeout, r)
+func (t *raftTransport) RequestVote(id raft.ServerID, to raft.ServerAddress, a *raft.RequestVoteRequest, r *raft.RequestVoteResponse) error {
+	return call(t, id, to, a, nil, raftTimeout, r)
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (t *raftTransport) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, a *raft.RequestPreVoteRequest, r *raft.RequestPreVoteResponse) error {
-	return call(t, to, a, nil, raftTimeout, r)
+func (t *raftTransport) RequestPreVote(id raft.ServerID, to raft.ServerAddress, a *raft.RequestPreVoteRequest, r *raft.RequestPreVoteResponse) error {
+	return call(t, id, to, a, nil, raftTimeout, r)
 }
 
 // InstallSnapshot implements raft.Transport.
-func (t *raftTransport) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, a *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
-	return call(t, to, a, data, 10*raftTimeout, r)
+func (t *raftTransport) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, a *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
+	return call(t, id, to, a, data, 10*raftTimeout, r)
 }
 
 // TimeoutNow implements raft.Transport.
-func (t *raftTransport) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, a *raft.TimeoutNowRequest, r *raft.TimeoutNowResponse) error {
-	return call(t, to, a, nil, raftTimeout, r)
+func (t *raftTransport) TimeoutNow(id raft.ServerID, to raft.ServerAddress, a *raft.TimeoutNowRequest, r *raft.TimeoutNowResponse) error {
+	return call(t, id, to, a, nil, raftTimeout, r)
 }
 
 // EncodePeer implements raft.Transport.

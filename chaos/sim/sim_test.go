@@ -43,17 +43,29 @@ func TestCalm(t *testing.T) {
 const progressEvery = 500
 
 func TestSchedules(t *testing.T) {
-	first, n := *flagFirst, *flagSchedules
+	total, n := schedules(t, Schedule, *flagSchedules)
+	if n >= 50 {
+		vacuous(t, &total)
+	}
+}
+
+// Members come and go all the time.
+func TestChurn(t *testing.T) {
+	schedules(t, Churn, *flagSchedules/2)
+}
+
+// schedules carries out what seeds decide, and returns what happened in how many.
+func schedules(t *testing.T, schedule func(seed uint64, steps int) (Config, []Step), n int) (total Counts, _ int) {
+	first := *flagFirst
 	if *flagSeed != 0 {
 		first, n = *flagSeed, 1
 	} else if testing.Short() {
 		n = max(1, n/2)
 	}
-	var total Counts
 	failed := 0
 	for i := range n {
 		seed := first + uint64(i)
-		cfg, steps := Schedule(seed, *flagSteps)
+		cfg, steps := schedule(seed, *flagSteps)
 		if *flagLog {
 			cfg.Log = func(line string) { fmt.Fprintln(os.Stderr, line) }
 		}
@@ -68,9 +80,7 @@ func TestSchedules(t *testing.T) {
 		}
 	}
 	t.Logf("%d schedules: %+v", n, total)
-	if n >= 50 {
-		vacuous(t, &total)
-	}
+	return total, n
 }
 
 // vacuous finds out whether the judges had nothing to judge.
@@ -107,8 +117,8 @@ func explain(t *testing.T, seed uint64, cfg Config, steps []Step, r Report) stri
 	for _, s := range steps {
 		fmt.Fprintf(&text, "  %#v,\n", s)
 	}
-	return fmt.Sprintf("seed %d fails:\n  %s\nshortest schedule found, %+v:\n  %s\n%sagain: go test ./chaos/sim -run '^TestSchedules$' -sim.seed=%d -sim.steps=%d",
-		seed, strings.Join(r.Failures, "\n  "), cfg, strings.Join(r.Lines, "\n  "), text.String(), seed, *flagSteps)
+	return fmt.Sprintf("seed %d fails:\n  %s\nshortest schedule found, %+v:\n  %s\n%sagain: go test ./chaos/sim -run '^%s$' -sim.seed=%d -sim.steps=%d",
+		seed, strings.Join(r.Failures, "\n  "), cfg, strings.Join(r.Lines, "\n  "), text.String(), t.Name(), seed, *flagSteps)
 }
 
 // A seed decides its schedule, and any part of one can be carried out.

@@ -72,29 +72,56 @@ func Schedule(seed uint64, steps int) (Config, []Step) {
 	if rng.IntN(6) == 0 {
 		cfg.Replicas = 1 + 2*rng.IntN(2)
 	}
-	total := 0
-	for _, k := range kinds {
+	weights := make([]int, len(kinds))
+	for i, k := range kinds {
 		if k.gentle || !cfg.Holes {
-			total += k.weight
+			weights[i] = k.weight
 		}
 	}
 	if steps == 0 {
 		steps = 10 + rng.IntN(16)
 	}
-	var out []Step
+	return cfg, draw(rng, weights, steps)
+}
+
+// churn are the steps that change who is there and who votes, with how often they come in
+// a Churn.
+var churn = map[string]int{
+	"join": 8, "leave": 8, "kill": 8, "stop": 4, "return": 12, "replace": 6, "pause": 4, "cut one way": 3, "cut": 3, "cut raft": 4, "split": 3,
+	"heal": 6, "weather": 2, "move": 2, "slow disk": 2, "calm": 2,
+}
+
+// Churn returns a schedule in which members come and go all the time and little else
+// happens.
+func Churn(seed uint64, steps int) (Config, []Step) {
+	rng := rand.New(rand.NewPCG(seed, 4))
+	cfg := Config{Seed: seed, Nodes: 2 + rng.IntN(4), Engines: 1, Partitions: 4, Replicas: 2}
+	weights := make([]int, len(kinds))
+	for i, k := range kinds {
+		weights[i] = churn[k.name]
+	}
+	if steps == 0 {
+		steps = 15 + rng.IntN(16)
+	}
+	return cfg, draw(rng, weights, steps)
+}
+
+// draw returns steps, each kind as often as its weight says.
+func draw(rng *rand.Rand, weights []int, steps int) (out []Step) {
+	total := 0
+	for _, w := range weights {
+		total += w
+	}
 	for range steps {
 		at := rng.IntN(total)
-		for _, k := range kinds {
-			if cfg.Holes && !k.gentle {
-				continue
-			}
-			if at -= k.weight; at < 0 {
+		for i, k := range kinds {
+			if at -= weights[i]; at < 0 {
 				out = append(out, Step{Kind: k.name, A: rng.IntN(1000), B: rng.IntN(1000), For: pauseOf(rng), Seed: rng.Uint64()})
 				break
 			}
 		}
 	}
-	return cfg, out
+	return out
 }
 
 // pauseOf is often shorter than anything takes, and sometimes longer than most.
@@ -142,9 +169,8 @@ func (w *world) join(*Step) {
 
 func (w *world) leave(s *Step) {
 	n, at := pick(w.up(), s.A), pick(w.up(), s.B)
-	// Two of those that are up stay: a server that has just come back and gets a vote before
-	// it has heard of those that are about to go refuses them its own.
-	if n == nil || len(w.which(func(n *node) bool { return n.up() && !n.leaving })) < 3 {
+	// One of those that are up stays.
+	if n == nil || len(w.which(func(n *node) bool { return n.up() && !n.leaving })) < 2 {
 		return
 	}
 	w.logf("%s is to leave, asked at %s", n.name, at.name)
@@ -170,18 +196,17 @@ func (w *world) stopOne(s *Step) {
 
 // giveBack starts a node that is down again, with its data.
 func (w *world) giveBack(s *Step) {
-	if n := pick(w.which(func(n *node) bool { return n.gone && !n.removing.Load() }), s.A); n != nil {
+	if n := pick(w.which(func(n *node) bool { return n.gone }), s.A); n != nil {
 		w.restart(n)
 	}
 }
 
 // restart starts a node that is down, with its data unless it was removed.
 func (w *world) restart(n *node) {
-	if n.removed.Load() {
+	if n.process == n.removed.Load() {
 		w.servers++
 		n.serverID = fmt.Sprintf("%s-%d", n.name, w.servers)
 		n.disk = memory.New(n.serverID, w.cfg.Seed+uint64(w.servers))
-		n.removed.Store(false)
 		w.logf("%s starts with an empty disk", n.name)
 	} else {
 		w.logf("%s starts", n.name)
@@ -193,24 +218,22 @@ func (w *world) restart(n *node) {
 	w.changed()
 }
 
-// replace has a node that is down removed for good. When it comes back, its disk is
-// empty. Only while the others are a majority: a voter that is removed with force and
-// comes back while that is pending ends at once, and takes its vote with it.
+// replace has a node that is down removed for good. When it comes back after that, its
+// disk is empty; it may also come back, as it was, while that is decided.
 func (w *world) replace(s *Step) {
 	n, at := pick(w.which(func(n *node) bool { return n.gone && !n.left }), s.A), pick(w.up(), s.B)
-	if n == nil || at == nil || 2*len(w.up()) <= len(w.view().Members) {
+	if n == nil || at == nil {
 		return
 	}
-	n.removing.Store(true)
+	last := n.process
 	w.logf("%s is to be removed, asked at %s", n.name, at.name)
 	w.background(5*time.Second, at, func(ctx context.Context, p *process) error {
 		return p.member.Control().Remove(ctx, n.name, true)
 	}, func(err error) {
 		w.logf("removal of %s: %v", n.name, err)
 		if err == nil {
-			n.removed.Store(true)
+			n.removed.Store(last)
 		}
-		n.removing.Store(false)
 	})
 }
 

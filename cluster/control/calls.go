@@ -22,11 +22,13 @@ import (
 //	log.status     -                     -> status (msgpack)
 //	control.why    identity (msgpack)    -> why the node is not taken in, as text, or
 //	                                        ErrRemoved
+//	control.votes  identity (msgpack)    -> one byte, 1 = that server votes in the log
 const (
 	methodPropose   = "log.propose"
 	methodReadIndex = "log.readindex"
 	methodStatus    = "log.status"
 	methodWhy       = "control.why"
+	methodVotes     = "control.votes"
 )
 
 // identity is the process that asks.
@@ -37,9 +39,10 @@ type identity struct {
 
 // status is how far a node's log is.
 type status struct {
-	ServerID string
-	Applied  uint64
-	Removed  bool // it knows that it was removed
+	ServerID  string
+	Applied   uint64
+	Committed uint64 // the last log index that it knows to be committed
+	Removed   bool   // it knows that it was removed
 }
 
 // Forwarder implements raftlog.Forwarder by calls. It exists before the log does, since
@@ -198,12 +201,8 @@ func (c *Control) askStatus(ctx context.Context, name string) (status, error) {
 }
 
 func (c *Control) serveStatus(context.Context, string, []byte) ([]byte, error) {
-	s := status{ServerID: c.cfg.Self.ServerID, Applied: c.deps.Log.AppliedIndex()}
-	select {
-	case <-c.removed:
-		s.Removed = true
-	default:
-	}
+	s := status{ServerID: c.cfg.Self.ServerID, Applied: c.deps.Log.AppliedIndex(), Committed: c.deps.Log.CommitIndex()}
+	s.Removed = c.isRemoved()
 	return msgpack.Marshal(&s)
 }
 
@@ -223,4 +222,23 @@ func (c *Control) serveWhy(ctx context.Context, _ string, req []byte) ([]byte, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return []byte(c.mu.refused[who.ServerID]), nil
+}
+
+// serveVotes says what the leader knows of the vote of a server.
+func (c *Control) serveVotes(ctx context.Context, _ string, req []byte) ([]byte, error) {
+	var who identity
+	if err := msgpack.Unmarshal(req, &who); err != nil {
+		return nil, err
+	}
+	if !c.deps.Log.Leads(ctx) {
+		return nil, raftlog.ErrNoLeader
+	}
+	votes, err := c.hasVote(who.ServerID)
+	if err != nil {
+		return nil, err
+	}
+	if votes {
+		return []byte{1}, nil
+	}
+	return []byte{0}, nil
 }

@@ -62,6 +62,7 @@ func New(cfg Config, deps Deps) (*Control, error) {
 	deps.Calls.Handle(methodReadIndex, c.serveReadIndex)
 	deps.Calls.Handle(methodStatus, c.serveStatus)
 	deps.Calls.Handle(methodWhy, c.serveWhy)
+	deps.Calls.Handle(methodVotes, c.serveVotes)
 	return c, nil
 }
 
@@ -129,13 +130,23 @@ const gather = 20 * time.Millisecond
 const followerTicks = 4
 
 // Run does this node's duties until ctx is done, or returns ErrRemoved when the node is
-// no member any more, which is ErrLeft when that is how its leaving ended.
+// no member any more, which is ErrLeft when that is how its leaving ended. A node that
+// still votes in the log stays until another has its vote, or none is needed.
 func (c *Control) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		leads := c.step(ctx)
-		if leads {
+		removed := c.removed
+		select {
+		case <-removed:
+			if c.released(ctx) {
+				return c.farewell()
+			}
+			removed = nil // the vote is needed until it has been taken away: look again soon
+		default:
+		}
+		if leads || removed == nil {
 			timer.Reset(c.cfg.Tick)
 		} else {
 			timer.Reset(followerTicks * c.cfg.Tick)
@@ -144,11 +155,8 @@ func (c *Control) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.removed:
-			if c.leaving.Load() {
-				return ErrLeft
-			}
-			return fmt.Errorf("node %s: %w; started again it joins with an empty index", c.cfg.Self.Name, ErrRemoved)
+		case <-removed:
+			continue
 		case <-gossip:
 		case <-c.wake:
 		case <-c.deps.Log.LeaderCh():
@@ -160,6 +168,14 @@ func (c *Control) Run(ctx context.Context) error {
 		case <-time.After(gather):
 		}
 	}
+}
+
+// farewell is what Run ends with when this node is no member any more.
+func (c *Control) farewell() error {
+	if c.leaving.Load() {
+		return ErrLeft
+	}
+	return fmt.Errorf("node %s: %w; started again it joins with an empty index", c.cfg.Self.Name, ErrRemoved)
 }
 
 // peers returns the other nodes by server id. Names may be taken twice, server ids are

@@ -19,11 +19,16 @@
 //   - A process is a member when the log says so under its boot id. Nodes of another
 //     cluster, protocol or data folder are refused, with a reason that they can ask for.
 //     The process of a removed member never comes back; another one of the same data
-//     folder may, empty.
+//     folder may, empty. A removal is about the processes that were known when it was
+//     asked for: a member that has started again by the time that it is decided stays.
 //   - At most raftlog.MaxVoters vote, an odd number, spread over zones. A server is added
-//     without a vote and gets one when it has caught up. A voter that is gone is replaced
+//     without a vote and gets one when it has caught up: it knows that everything is
+//     committed that the leader had when it was asked. One that lags would know an older
+//     set of voters, and refuse its own vote to those that came since. For the same
+//     reason a voter that lags does not count as alive when the voters are changed. A voter that is gone is replaced
 //     as soon as another server can take its place, never before; one that leaves loses
-//     its vote before it goes. No step leaves less than a majority of the voters alive.
+//     its vote before it goes, and the process of one that is removed stays until its vote
+//     is taken away: the log may need it. No step leaves less than a majority of the voters alive.
 //     With two members one votes, since with two voters the death of either would stop
 //     the log.
 //   - Copies for balance wait until no member has come in for Config.Settle.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -82,7 +83,7 @@ func (c *Control) seats(peers map[string]gossip.Peer, health map[string]plan.Hea
 		id := string(s.ID)
 		servers[id] = s
 		m, member := byID[id]
-		one := seat{id: id, name: cmp.Or(m.Name, id), zone: m.Zone, voter: s.Voter, self: id == c.cfg.Self.ServerID}
+		one := seat{id: id, name: cmp.Or(m.Name, peers[id].Name, id), zone: m.Zone, voter: s.Voter, self: id == c.cfg.Self.ServerID}
 		one.alive = one.self || peers[id].Alive
 		one.stays = member && m.Phase == state.Active
 		one.fit = one.stays && health[m.Name] != plan.Gone
@@ -101,9 +102,10 @@ func (c *Control) servers(ctx context.Context, peers map[string]gossip.Peer, hea
 	if err := c.removeOrphans(ctx, seats, peers); err != nil {
 		return err
 	}
-	if promote, _ := nextVoter(seats, staying); promote != nil {
-		c.askReady(ctx, seats)
+	if promote, demote := nextVoter(seats, staying); promote == nil && demote == nil {
+		return nil
 	}
+	c.askFollowing(ctx, seats)
 	promote, demote := nextVoter(seats, staying)
 	switch {
 	case promote != nil:
@@ -147,33 +149,50 @@ func (c *Control) giveLead(peers map[string]gossip.Peer, health map[string]plan.
 	return fmt.Errorf("%w: given to %s", raftlog.ErrNoLeader, to.name)
 }
 
-// askReady asks those that might get a vote whether they have caught up.
-func (c *Control) askReady(ctx context.Context, seats []seat) {
-	committed := c.deps.Log.CommitIndex()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+const (
+	// followWithin is how long the servers have to show that they have all that the leader
+	// has; followPoll is how often they are asked.
+	followWithin, followPoll = 500 * time.Millisecond, 20 * time.Millisecond
+)
+
+// askFollowing finds out who has the whole log of this leader as it is now, before the
+// voters are changed: a server that gets a vote must have, and a voter that has not does
+// not count as alive. Whoever lags may know of an older configuration: it would not vote
+// for a server that has got its vote since, and nobody would lead when this leader is gone.
+// That a server hears of the log from this leader is seen in what it knows to be
+// committed: what it has stored may be the rest of an older term.
+func (c *Control) askFollowing(ctx context.Context, seats []seat) {
+	all := c.deps.Log.LastIndex()
+	ctx, cancel := context.WithTimeout(ctx, followWithin)
 	defer cancel()
-	done := make(chan struct{})
-	asked := 0
+	var asking sync.WaitGroup
 	for i := range seats {
 		s := &seats[i]
-		if s.voter || !s.ready {
+		if s.self || !s.alive || !s.voter && !s.ready {
 			continue
 		}
-		asked++
-		go func() {
-			st, err := c.askStatus(ctx, s.name)
-			s.ready = err == nil && st.ServerID == s.id && st.Applied+catchUp >= committed
-			done <- struct{}{}
-		}()
+		asking.Go(func() {
+			follows := c.follows(ctx, s, all)
+			s.ready = s.ready && follows
+			s.alive = s.alive && (follows || !s.voter)
+		})
 	}
-	for range asked {
-		<-done
-	}
+	asking.Wait()
 }
 
-// catchUp is how many log entries behind a server may be that gets a vote: less than a
-// snapshot, so that it follows at once.
-const catchUp = 64
+// follows asks a server until it knows that everything up to an index is committed.
+func (c *Control) follows(ctx context.Context, s *seat, index uint64) bool {
+	for {
+		if st, err := c.askStatus(ctx, s.name); err == nil && st.ServerID == s.id && st.Committed >= index {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(followPoll):
+		}
+	}
+}
 
 // removeOrphans takes servers out of the log whose member was removed, as soon as they
 // know it or are dead, and those that never became members. Those that are alive and
@@ -285,6 +304,12 @@ func (c *Control) plan(ctx context.Context, health map[string]plan.Health) error
 // voter, and the leader first of all, must have given that away before.
 func (c *Control) votes(name string) bool {
 	m, ok := c.View().Member(name)
+	votes, err := c.hasVote(m.ServerID)
+	return err != nil || ok && votes
+}
+
+// hasVote reports whether a server votes, as far as this one knows.
+func (c *Control) hasVote(serverID string) (bool, error) {
 	servers, err := c.deps.Log.Servers()
-	return err != nil || ok && slices.ContainsFunc(servers, func(s raftlog.Server) bool { return s.Voter && string(s.ID) == m.ServerID })
+	return slices.ContainsFunc(servers, func(s raftlog.Server) bool { return s.Voter && string(s.ID) == serverID }), err
 }

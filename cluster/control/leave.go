@@ -73,8 +73,9 @@ func progressOf(v *state.View, name string) (p Progress) {
 
 // Remove forgets a member that does not come back: its copies and sources go to others
 // at once. A member that is alive is refused with ErrAlive unless force is set: what it
-// alone holds is lost. Its process, if it still runs, ends when it hears of it; so a
-// voter that is alive is refused with ErrMajority while the log needs it.
+// alone holds is lost. Its process, if it still runs, ends when it hears of it and its
+// vote is not needed; a voter that is alive is refused with ErrMajority while the log
+// needs it. A member that has started again by the time that the log decides stays.
 func (c *Control) Remove(ctx context.Context, name string, force bool) error {
 	m, ok := c.View().Member(name)
 	if !ok {
@@ -89,7 +90,7 @@ func (c *Control) Remove(ctx context.Context, name string, force bool) error {
 	if err := c.mayRemove(m); err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
-	r, err := c.Propose(ctx, state.Command{Remove: &name})
+	r, err := c.Propose(ctx, state.Command{Remove: &name, Boots: c.processes(m)})
 	if err == nil {
 		err = r.Err()
 	}
@@ -97,6 +98,19 @@ func (c *Control) Remove(ctx context.Context, name string, force bool) error {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
 	return nil
+}
+
+// processes returns the boot ids of a member that are known here: of the process that the
+// log knows, and of a later one that gossip shows. A removal is about those. Without, one
+// that waits for a leader would meet a process that has come back in the meantime, and
+// that may be the very voter that the log was waiting for; and a process that gossip still
+// shows, and that was not introduced yet, would be taken in again.
+func (c *Control) processes(m state.Member) []uint64 {
+	out := []uint64{m.Boot}
+	if p, ok := c.peers()[m.ServerID]; ok && p.Boot != 0 && p.Boot != m.Boot {
+		out = append(out, p.Boot)
+	}
+	return out
 }
 
 func (c *Control) mayRemove(m state.Member) error {
@@ -120,4 +134,36 @@ func (c *Control) seemsAlive(m state.Member) bool {
 		return true
 	}
 	return slices.ContainsFunc(c.deps.Gossip.Peers(), func(p gossip.Peer) bool { return p.Name == m.Name && p.ServerID == m.ServerID && p.Alive })
+}
+
+func (c *Control) isRemoved() bool {
+	select {
+	case <-c.removed:
+		return true
+	default:
+		return false
+	}
+}
+
+// released reports whether this process, which is no member any more, may end. A voter
+// that ended before its vote was taken away would count as one that is dead: with another
+// one dead, nobody could lead, and nobody could take the vote away. What this server knows
+// of the voters may be old, since nobody tells a server that was taken out of the log, so
+// the leader is asked too.
+func (c *Control) released(ctx context.Context) bool {
+	if votes, err := c.hasVote(c.cfg.Self.ServerID); err == nil && !votes {
+		return true
+	}
+	for id, p := range c.peers() {
+		if !p.Alive || id == c.cfg.Self.ServerID {
+			continue
+		}
+		actx, cancel := context.WithTimeout(ctx, askTimeout)
+		answer, err := c.ask(actx, p.Name, methodVotes)
+		cancel()
+		if err == nil && len(answer) == 1 {
+			return answer[0] == 0
+		}
+	}
+	return false
 }

@@ -3,7 +3,10 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvcluster/kvcluster/cluster/state"
@@ -145,5 +148,144 @@ func TestRemoveKeepsTheMajority(t *testing.T) {
 			}
 			w.settle()
 		}
+	})
+}
+
+// A member that is removed while it has the only vote, or one that is needed, stays until
+// somebody else can do without it.
+func TestRemovedVoterStaysUntilItsVoteIsTaken(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(2)
+		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+		defer cancel()
+		name := "n0"
+		if r, err := w.ctl("n1").Propose(ctx, state.Command{Remove: &name}); err != nil || r.Err() != nil {
+			t.Fatal(err, r.Err())
+		}
+		w.await("it ends", 20*time.Second, func() bool { return errors.Is(w.node(name).p().err, ErrRemoved) })
+		w.settle()
+		if l := w.leader(); l.name != "n1" {
+			t.Errorf("%s leads", l.name)
+		}
+	})
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		leader := w.leader()
+		var others []string
+		for name := range w.all() {
+			if name != leader.name {
+				others = append(others, name)
+			}
+		}
+		slices.Sort(others)
+		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+		defer cancel()
+		w.kill(others[0])
+		if r, err := leader.p().ctl.Propose(ctx, state.Command{Remove: &others[1]}); err != nil || r.Err() != nil {
+			t.Fatal(err, r.Err())
+		}
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			if w.leader() == nil {
+				t.Fatal("nobody leads")
+			}
+		}
+		w.node(others[0]).start()
+		w.await("it ends", 20*time.Second, func() bool { return errors.Is(w.node(others[1]).p().err, ErrRemoved) })
+		w.settle()
+	})
+}
+
+// The removal of a dead voter that waits for a quorum does not take the voter away that
+// has come back and is the quorum.
+func TestRemovalMeetsReturn(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 2 * time.Second} {
+		inWorld(t, func(w *world) {
+			w.cluster(2)
+			w.kill("n0") // the only voter
+			time.Sleep(detect + time.Second)
+			removal := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(w.ctx, 30*time.Second)
+				defer cancel()
+				removal <- w.ctl("n1").Remove(ctx, "n0", false)
+			}()
+			time.Sleep(after)
+			synctest.Wait()
+			w.node("n0").start()
+			if err := <-removal; err != nil && !errors.Is(err, state.ErrRefused) {
+				t.Errorf("removal: %v", err)
+			}
+			w.settle()
+			if err := w.node("n0").p().err; err != nil {
+				t.Errorf("it ended: %v", err)
+			}
+			if v := w.leader().p().log.View(); len(v.Members) != 2 {
+				t.Errorf("members %+v", v.Members)
+			}
+		})
+	}
+}
+
+// A process that gossip still shows, and that was not introduced before its node was
+// removed, is not taken in after that.
+func TestRemovedProcessIsNotTakenIn(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(4)
+		leader := w.leader()
+		victim := "n1"
+		if leader.name == victim {
+			victim = "n2"
+		}
+		w.kill(victim)
+		w.node(victim).start()
+		w.kill(victim) // before the leader has looked
+		if m, _ := leader.p().log.View().Member(victim); m.Boot != 1 {
+			t.Fatalf("introduced already: %+v", m)
+		}
+		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+		defer cancel()
+		if err := leader.p().ctl.Remove(ctx, victim, true); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(2 * detect); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if _, ok := leader.p().log.View().Member(victim); ok {
+				t.Fatal("it is a member again")
+			}
+		}
+		w.settle()
+	})
+}
+
+// A voter that gossip shows and that does not follow the log is not counted on: no change
+// of the voters makes it the one that is needed.
+func TestVotersThatFollowAreKept(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		leader := w.leader()
+		var others []string
+		for name := range w.all() {
+			if name != leader.name {
+				others = append(others, name)
+			}
+		}
+		w.node(others[0]).set(func(p *process) { p.deaf = true })
+		w.connect()
+		var leaving sync.WaitGroup
+		leaving.Go(func() {
+			ctx, cancel := context.WithTimeout(w.ctx, 30*time.Second)
+			defer cancel()
+			_ = leader.p().ctl.Leave(ctx, others[1], nil) // how far it comes does not matter
+		})
+		for range 300 {
+			time.Sleep(100 * time.Millisecond)
+			if w.leader() != leader {
+				t.Fatal("the leader has lost its majority")
+			}
+		}
+		leaving.Wait()
+		w.node(others[0]).set(func(p *process) { p.deaf = false })
+		w.connect()
+		w.settle()
 	})
 }

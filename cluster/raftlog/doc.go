@@ -13,5 +13,8 @@
 //     state machine may still be behind.
 //   - A server id belongs to a data folder and never changes; addresses may. So whoever
 //     connects says which cluster and which server he means, and is refused by others
-//     (Wire): raft itself takes entries from anybody.
+//     (Wire): raft itself takes entries from anybody, and votes of anybody. A server that
+//     is new under the address of one that was removed would vote in its place, and with
+//     others that have missed the removal elect one that has not what was committed. Every
+//     transport given to Open has to see to that.
 package raftlog

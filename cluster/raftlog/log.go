@@ -47,6 +47,7 @@ func Open(cfg Config, stores Stores, transport raft.Transport, fwd Forwarder) (*
 	rc.HeartbeatTimeout, rc.ElectionTimeout = cfg.Heartbeat, cfg.Heartbeat
 	rc.LeaderLeaseTimeout, rc.CommitTimeout = cfg.Heartbeat/2, cfg.Heartbeat/20
 	rc.SnapshotThreshold, rc.TrailingLogs = cfg.SnapshotEvery, cfg.KeepLogs
+	rc.ShutdownOnRemove = false // a process ends as a whole, when it hears of its removal
 	rc.Logger = HCLog(l.log)
 	r, err := raft.NewRaft(rc, l.fsm, stores.Log, stores.Stable, stores.Snapshots, newQuiet(transport, cfg.Heartbeat/4))
 	if err != nil {
@@ -148,6 +149,9 @@ func (l *Log) Leads(ctx context.Context) bool { return l.current(ctx) == nil }
 
 // CommitIndex returns the last log index that this server knows to be committed.
 func (l *Log) CommitIndex() uint64 { return l.raft.CommitIndex() }
+
+// LastIndex returns the last log index that this server has stored, committed or not.
+func (l *Log) LastIndex() uint64 { return l.raft.LastIndex() }
 
 // LeaderCh delivers changes of this server's leadership; changes may be merged.
 func (l *Log) LeaderCh() <-chan bool { return l.raft.LeaderCh() }

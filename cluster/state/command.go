@@ -9,7 +9,7 @@ import (
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
-// Command is one log entry. Exactly one of its parts is set.
+// Command is one log entry. Exactly one of its parts is set (Boots belongs to Remove).
 type Command struct {
 	// ID makes the command idempotent: 16 random bytes chosen by its author.
 	ID [16]byte
@@ -18,6 +18,7 @@ type Command struct {
 	Introduce  *Member       `msgpack:",omitempty"`
 	Leave      *string       `msgpack:",omitempty"`
 	Remove     *string       `msgpack:",omitempty"`
+	Boots      []uint64      `msgpack:",omitempty"` // Remove: the processes that are meant; none = whichever
 	Register   *Registration `msgpack:",omitempty"`
 	Unregister *Unregister   `msgpack:",omitempty"`
 	Discover   *Discover     `msgpack:",omitempty"`
@@ -198,7 +199,7 @@ func (s *State) apply(c Command, r *Result) error {
 	case c.Leave != nil:
 		return s.leave(*c.Leave)
 	case c.Remove != nil:
-		return s.remove(*c.Remove)
+		return s.remove(*c.Remove, c.Boots)
 	case c.Register != nil:
 		return s.register(*c.Register)
 	case c.Unregister != nil:

@@ -21,6 +21,7 @@
 //   - A source whose engines connect to its reader (catalog.Binds) does not move while
 //     that member exists.
 //   - At least one member stays: the last one that is not leaving can neither leave nor
-//     be removed. The process of a removed member never comes in again.
+//     be removed. The process of a removed member never comes in again. A removal names the
+//     processes that it is about, and does nothing to a member that has started again.
 //   - Copy jobs that run together touch disjoint partitions (rule M1).
 package state

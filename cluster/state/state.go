@@ -198,17 +198,27 @@ func (s *State) lastActive(name string) bool {
 }
 
 // remove forgets a member: it is gone for good. A node that comes back under the same
-// name starts empty.
-func (s *State) remove(name string) error {
+// name starts empty. boots are the processes of it that are meant, the one that the log
+// knows and one that is seen and was not introduced yet: none of them comes in again. A
+// member that has started again since is not removed.
+func (s *State) remove(name string, boots []uint64) error {
 	m := s.members[name]
 	if m == nil {
 		return fmt.Errorf("%w: member %s", ErrUnknown, name)
+	}
+	if len(boots) > 0 && !slices.Contains(boots, m.Boot) {
+		return fmt.Errorf("%w: %s has started again since; remove it once more if that is still what you want", ErrRefused, name)
 	}
 	if s.lastActive(name) {
 		return fmt.Errorf("%w: %s is the last member that stays", ErrRefused, name)
 	}
 	delete(s.members, name)
 	s.removed = append(s.removed, Removal{m.ServerID, m.Boot})
+	for _, b := range boots {
+		if b != m.Boot {
+			s.removed = append(s.removed, Removal{m.ServerID, b})
+		}
+	}
 	s.removed = s.removed[max(0, len(s.removed)-keepRemovals):]
 	s.abortJobs(func(j *Job) bool { return j.touches(name) })
 	for p := range s.owners {

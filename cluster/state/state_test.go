@@ -199,6 +199,26 @@ func TestDropOnly(t *testing.T) {
 	refused(t, l.begin(Move{Partition: 0, Drop: "b"}), ErrRefused, "last complete owner")
 }
 
+// A removal is about processes: a member that has started again since stays, and none of
+// those that were meant comes in again.
+func TestRemoveMeansProcesses(t *testing.T) {
+	l := newLog("a", "b", "c")
+	b := "b"
+	ok(t, l.introduce("b", 5))
+	refused(t, l.do(Command{Remove: &b, Boots: []uint64{1}}), ErrRefused, "has started again since")
+	if v := l.View(); len(v.Members) != 3 || v.WasRemoved("id-b", 1) {
+		t.Errorf("members %v, removed %v", v.Members, v.Removed)
+	}
+	ok(t, l.do(Command{Remove: &b, Boots: []uint64{5, 6}})) // 6 is seen, and not introduced yet
+	for _, boot := range []uint64{5, 6} {
+		refused(t, l.introduce("b", boot), ErrRefused, "was removed")
+	}
+	ok(t, l.introduce("b", 7))
+	if v := l.View(); v.WasRemoved("id-b", 6) {
+		t.Errorf("removed: %v", v.Removed)
+	}
+}
+
 // A member that is removed takes its ownership, assignments and open reports with it.
 func TestRemove(t *testing.T) {
 	l := newLog("a", "b", "c")
