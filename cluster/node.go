@@ -24,6 +24,7 @@ const purgeTimeout = 30 * time.Second
 // Config of a Node.
 type Config struct {
 	Name   string        // member name
+	Boot   uint64        // this process, as the log knows it; 0 = it does not matter
 	Ingest ingest.Config // Layout is taken from the log
 }
 
@@ -227,7 +228,7 @@ func (n *Node) purgeSlot(ctx context.Context, r catalog.Retired) error {
 		}
 		n.purged[r] = true
 	}
-	_, err := n.propose(pctx, state.Command{Purged: &state.Purged{Member: n.cfg.Name, Slot: r}})
+	_, err := n.propose(pctx, state.Command{Purged: &state.Purged{Member: n.cfg.Name, Boot: n.cfg.Boot, Slot: r}})
 	if err == nil {
 		delete(n.purged, r)
 	}

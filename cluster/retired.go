@@ -53,7 +53,7 @@ func (n *Node) retiredHere(r catalog.Retired, err error) {
 		if err == nil {
 			pctx, cancel := context.WithTimeout(ctx, commandTimeout)
 			defer cancel()
-			_, err = n.propose(pctx, state.Command{Purged: &state.Purged{Member: n.cfg.Name, Slot: r}})
+			_, err = n.propose(pctx, state.Command{Purged: &state.Purged{Member: n.cfg.Name, Boot: n.cfg.Boot, Slot: r}})
 		}
 		if err == nil || ctx.Err() != nil {
 			return

@@ -279,8 +279,22 @@ func (w *world) leftovers(v *state.View, n *node) (excused uint64, text string) 
 			}
 		}
 	}
+	// Slots that no engine has: lives that are over.
+	for slot := range uint32(maxSlotSeen) {
+		if slices.ContainsFunc(w.engines, func(e *engine) bool { s, _, _ := lifeIn(v, e.id); return s == slot }) {
+			continue
+		}
+		for p := range w.cfg.Partitions {
+			if got, err := n.copyOf(slot, p); err == nil && len(got) > 0 {
+				fmt.Fprintf(&b, "; %d blocks of slot %d, which no engine has, in partition %d", len(got), slot, p)
+			}
+		}
+	}
 	return excused, b.String()
 }
+
+// maxSlotSeen is up to which number slots are looked at that nobody has.
+const maxSlotSeen = 64
 
 func difference(want, got map[uint64]model.Claim) string {
 	var out []string

@@ -222,7 +222,7 @@ func (m *Member) makeNode() (err error) {
 		return err
 	}
 	m.hub.Handle(methodShed, m.serveShed)
-	m.node, err = cluster.New(cluster.Config{Name: name, Ingest: m.cfg.Ingest}, cluster.Deps{
+	m.node, err = cluster.New(cluster.Config{Name: name, Boot: m.cfg.Self.Boot, Ingest: m.cfg.Ingest}, cluster.Deps{
 		Log: m.control, Index: m.index, Network: m.deps.Network, Logger: m.cfg.Logger,
 		Spread: &cluster.Spread{
 			Fanout: m.fanout, Owner: m.owner, Takeover: &takeover{m: m, room: make(chan struct{}, adoptAtOnce)}, Quiet: m.saveLast,

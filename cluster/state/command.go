@@ -73,9 +73,11 @@ type Filled struct {
 	Life     uint64
 }
 
-// Purged says that a member holds nothing of a retired slot any more.
+// Purged says that a member holds nothing of a retired slot any more, and takes nothing of
+// it: its process Boot. 0 = whichever.
 type Purged struct {
 	Member string
+	Boot   uint64 `msgpack:",omitempty"`
 	Slot   catalog.Retired
 }
 
@@ -228,7 +230,7 @@ func (s *State) apply(c Command, r *Result) error {
 	case c.Filled != nil:
 		return s.catalog.Filled(s.index, c.Filled.Instance, c.Filled.Rank, c.Filled.Life)
 	case c.Purged != nil:
-		s.purged(c.Purged.Member, c.Purged.Slot)
+		s.purged(*c.Purged)
 		return nil
 	case c.Assign != nil:
 		return s.assignSource(*c.Assign)

@@ -13,6 +13,8 @@
 //   - A life, a tenure and a job are named by the log index of the entry that began them.
 //   - An owner of a partition is ready only under the boot id for which the log says so
 //     (rule Q4): a restarted process has an empty tree and must be filled again.
+//   - The number of a slot comes back when the present process of every member has purged
+//     the life that ended (rule G2): one that was started since does so once more.
 //   - A job commits by itself when every ingest node has reported (rule M3); until then
 //     the layout that may be read does not change (rule I4).
 //   - A job waits for whoever reads sources, and for sources that nobody reads until

@@ -144,6 +144,13 @@ func (s *State) introduce(m Member) error {
 		return fmt.Errorf("%w: the process of member %s was removed from the cluster; start it again to join with an empty index", ErrRefused, m.Name)
 	}
 	m.Phase = Active
+	if old == nil || old.Boot != m.Boot {
+		// The process does not know which lives have ended, and who has not heard of that
+		// either may send it their content: it purges them too.
+		for _, waiting := range s.purges {
+			waiting[m.Name] = true
+		}
+	}
 	if old == nil {
 		s.members[m.Name] = &m
 		s.removed = slices.DeleteFunc(s.removed, func(r Removal) bool { return r.ServerID == m.ServerID })
@@ -295,10 +302,13 @@ func (s *State) retire(rs ...catalog.Retired) {
 	}
 }
 
-func (s *State) purged(member string, r catalog.Retired) {
-	if waiting := s.purges[r]; waiting != nil {
-		delete(waiting, member)
-		s.purgedIfAll(r)
+func (s *State) purged(p Purged) {
+	if m := s.members[p.Member]; m != nil && p.Boot != 0 && p.Boot != m.Boot {
+		return // an earlier process was meant
+	}
+	if waiting := s.purges[p.Slot]; waiting != nil {
+		delete(waiting, p.Member)
+		s.purgedIfAll(p.Slot)
 	}
 }
 

@@ -285,6 +285,49 @@ func TestPurgeNeedsEveryMember(t *testing.T) {
 	}
 }
 
+// A process that was started since a member purged a slot knows nothing of the life that
+// ended there and may be sent its content by one that has not heard of the end: it counts
+// only when it has purged the slot too.
+func TestPurgeNeedsThePresentProcess(t *testing.T) {
+	l := newLog("a", "b")
+	ok(t, l.register("1", "a"))
+	life := l.View().Catalog.Workers()[0].Ranks[0].Life
+	old := ok(t, l.do(Command{NewLife: &NewLife{Instance: "1", Life: life}})).Retired[0]
+	reused := func(instance string) bool {
+		ok(t, l.register(instance, "b"))
+		w, _ := l.View().Catalog.Worker(instance)
+		return w.Ranks[0].Slot == old.Slot
+	}
+	purged := func(member string, boot uint64) {
+		ok(t, l.do(Command{Purged: &Purged{Member: member, Boot: boot, Slot: old}}))
+	}
+	purged("a", 1)
+	ok(t, l.introduce("a", 1)) // the same process again changes nothing
+	if got := l.View().ToPurge["a"]; len(got) != 0 {
+		t.Errorf("a has purged %v", got)
+	}
+	ok(t, l.introduce("a", 2))
+	ok(t, l.introduce("c", 1))
+	for _, m := range []string{"a", "c"} {
+		if got := l.View().ToPurge[m]; len(got) != 1 || got[0] != old {
+			t.Errorf("the new process of %s has to purge %v", m, got)
+		}
+	}
+	purged("b", 1)
+	purged("c", 1)
+	if reused("2") {
+		t.Fatal("slot reused before the new process of a purged it")
+	}
+	purged("a", 1) // was under way when the process ended
+	if reused("3") {
+		t.Fatal("what the old process of a has done was counted for the new one")
+	}
+	purged("a", 2)
+	if !reused("4") {
+		t.Errorf("slot %d does not come back", old.Slot)
+	}
+}
+
 // The same entry twice (a leader lost its leadership and its client asked again) has
 // one effect and one outcome.
 func TestCommandsAreIdempotent(t *testing.T) {
