@@ -39,6 +39,9 @@
 // answering after it was cut off is found out. That a copy cannot be read does not count
 // alone: what opens it may be under way, and then what comes behind that is waited for.
 //
+// Nothing is acknowledged in a life whose reader says that it began late because the
+// replay failed: what older batches brought is unknown then, and said to be.
+//
 // A life that ended ends its claims: the lower bound begins again with the next
 // acknowledged state. The upper bound is that of everything since the engine began, until
 // then: the new life is filled by a replay, in public.

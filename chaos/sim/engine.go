@@ -54,9 +54,10 @@ type mark struct {
 
 // life of an engine's slot, and when the driver first saw it.
 type life struct {
-	slot uint32
-	id   uint64
-	seen time.Time
+	slot  uint32
+	id    uint64
+	seen  time.Time
+	sound bool // see world.sound
 }
 
 // history is what one engine held, state by state. A state is appended before that is

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvcluster/kvcluster/cluster/ingest"
 	"github.com/kvcluster/kvcluster/cluster/search"
 	"github.com/kvcluster/kvcluster/cluster/state"
 	"github.com/kvcluster/kvcluster/indexer"
@@ -25,9 +26,31 @@ type tally struct {
 	asked, none, partial, stale, moving, rows, judged, full atomic.Int64
 }
 
+// sound reports whether the reader of e says that it began with all that can be had of the
+// present life. One whose replay failed says that the content of older batches is unknown
+// (RankStatus.Short), and begins another life when the engine answers. What a reader says
+// trails what it does, so it must have named a batch of that life; it cannot begin late
+// after that.
+func (w *world) sound(e *engine) bool {
+	l := &e.lives[len(e.lives)-1]
+	for _, n := range w.nodes {
+		if l.sound {
+			break
+		}
+		if n.answers() {
+			r, _, err := n.member.Node().Ingest().RankStatus(e.id, 0)
+			l.sound = err == nil && r.Life == l.id && r.State == ingest.Active && r.HasAcknowledged && !r.Short
+		}
+	}
+	return l.sound
+}
+
 // everywhere reports whether the state of e's mark is acknowledged.
 func (w *world) everywhere(v *state.View, e *engine) bool {
 	if len(e.lives) == 0 {
+		return false
+	}
+	if !w.sound(e) {
 		return false
 	}
 	l := e.lives[len(e.lives)-1]

@@ -233,7 +233,7 @@ func (w *world) observe() {
 				if n > 0 {
 					w.counts.Lives++
 				}
-				e.lives = append(e.lives, life{slot, id, now})
+				e.lives = append(e.lives, life{slot: slot, id: id, seen: now})
 			}
 		}
 		if e.mark != nil && e.mark.state > 0 && w.everywhere(v, e) {

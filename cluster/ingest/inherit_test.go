@@ -519,6 +519,31 @@ func TestClearedLifeIsNotInherited(t *testing.T) {
 	})
 }
 
+// A life whose stream began late, since the replay failed, is not gone on with: the new
+// reader would take what its owners have for all there is, and never ask for the rest.
+func TestShortLifeIsNotInherited(t *testing.T) {
+	runEstate(t, nil, func(w *world, x *estate) {
+		e := w.engine("e1", true)
+		grow(e, 0, 5)
+		e.hang = true
+		w.register("w1", e)
+		w.wait(20 * time.Second)
+		e.publish(batch(store("", "xy")))
+		w.wait(2 * time.Second)
+		w.want("abcde", 0, "xy", 2)
+		equal(t, "short", w.source("w1").Ranks[0].Short, true)
+		x.move(func() { e.hang = false })
+		w.wait(time.Minute)
+		w.want("abcde", 5, "xy", 2)
+		equal(t, "short", w.source("w1").Ranks[0].Short, false)
+		equal(t, "lives", w.lives, 1)
+		// From here on it is like any other.
+		x.move(func() { e.publish(batch(remove("xy"))) })
+		w.want("abcde", 5, "xy", 1)
+		equal(t, "lives", w.lives, 1)
+	})
+}
+
 // The engine turns out to be another one while the log has no leader: nothing of the life
 // that was gone on with is credited any more.
 func TestInheritedLifeEndsAtOnce(t *testing.T) {

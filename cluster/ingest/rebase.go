@@ -40,6 +40,14 @@ func (st *stream) rebase(kind lossKind, why string, next uint64) {
 			sl.renew(why)
 		}
 	}
+	switch kind {
+	case restarted:
+		st.floor = next
+	case lost:
+		st.floor = max(st.floor, next)
+	case refilled:
+		next = st.floor // or it would end at the same place again, for ever
+	}
 	st.joinFrom = next
 	if keep && st.cur.set {
 		st.joinFrom = max(next, st.cur.seq+1)

@@ -175,6 +175,36 @@ func TestReplayAtJoin(t *testing.T) {
 	}
 }
 
+// A batch is missing in the engine's buffer, and the stream breaks twice in short time, so
+// that it begins live. When the engine is asked again for what came before, the stream goes
+// back to the batch behind the hole, once: the hole does not end that life as well.
+func TestRefillBehindAHole(t *testing.T) {
+	run(t, nil, func(w *world) {
+		e := w.engine("e1", true)
+		w.register("w1", e)
+		grow(e, 0, 3)
+		w.wait(time.Minute)
+		e.disconnect()
+		e.next, e.buffer = 0, nil // another run
+		e.record(batch(store("", "ab")))
+		e.next++ // nobody will ever see this one
+		e.record(batch(store("", "xyz")))
+		e.connect()
+		e.publish(batch(store("", "pq")))
+		w.wait(10 * time.Second)
+		e.publish(batch(store("", "mn")))
+		w.wait(10 * time.Minute)
+		w.want("ab", 0, "xyz", 3, "pq", 2, "mn", 2)
+		s := w.source("w1")
+		equal(t, "refills", s.Counters.Refills, 1)
+		equal(t, "losses", s.Counters.Losses, 1)
+		equal(t, "short", s.Ranks[0].Short, false)
+		if w.lives > 3 {
+			t.Errorf("%d lives", w.lives)
+		}
+	})
+}
+
 // Live batches arrive while a long replay runs, faster than they are held.
 func TestBacklogOverflowsIntoTheReplay(t *testing.T) {
 	run(t, []option{func(c *Config, _ *Deps) { c.BufferBatches = 4 }}, func(w *world) {

@@ -404,6 +404,7 @@ func (sl *slot) warnings(now time.Time, st *RankStatus) (w []string) {
 	if text := s.over.text(now, sl); text != "" && (sl.taking || sl.over) {
 		warn("%s", text)
 	}
+	st.Short = sl.short()
 	for _, st := range s.streams {
 		if st.short && st.feeds(sl) {
 			warn("began at batch %d: the replay failed, older blocks are unknown; it is asked again", st.base)

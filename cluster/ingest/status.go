@@ -121,6 +121,9 @@ type RankStatus struct {
 	LastError  string
 	Degraded   string   // why the content is known to be incomplete or doubtful; "" = sound
 	Warnings   []string // what an operator should look at
+	// Short: the stream began late because the replay failed, so the content of older batches
+	// is unknown until the engine is asked again (also among Warnings).
+	Short bool
 
 	HasSequence bool
 	Sequence    uint64 // of the latest batch of this rank

@@ -66,6 +66,9 @@ type stream struct {
 	rep      *replay
 	attempts int
 	joinFrom uint64 // a replay without a cursor asks from here on
+	// floor is the first batch of this run that can be had: those before it are missing in the
+	// engine's own buffer, or there is one among them that cannot be read.
+	floor uint64
 	// rejoined: a replay was asked for because the first live batch was not the first.
 	rejoined bool
 	// holeAt is the batch after which a replay jumped. A second jump there is a hole in
@@ -231,7 +234,7 @@ func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch)
 		st.begin(join)
 		return false
 	case !st.cur.set || seq == st.cur.seq+1:
-		if !st.cur.set && st.noReplay && seq > 0 && s.replayEndpoint(st.rank) != "" {
+		if !st.cur.set && st.noReplay && seq > st.joinFrom && s.replayEndpoint(st.rank) != "" {
 			wait := s.loop.cfg.ProbeMax
 			if st.hurried { // nothing is wrong with the replay
 				wait = min(wait, s.loop.cfg.RestartBackoff)

@@ -291,12 +291,23 @@ func groupOf(note uint16) (g groupFilter) {
 
 func (sl *slot) cursorNote(sound bool) uint16 {
 	switch {
-	case !sound || sl.heir.voided || sl.degraded != "" || sl.groups.has && sl.groups.chosen >= unsound-1:
+	case !sound || sl.heir.voided || sl.degraded != "" || sl.short() || sl.groups.has && sl.groups.chosen >= unsound-1:
 		return unsound
 	case sl.groups.has:
 		return uint16(sl.groups.chosen) + 1
 	}
 	return noGroup
+}
+
+// short says whether a stream that feeds the slot began late: what it lacks may be had
+// later, and who goes on with the life would not know that.
+func (sl *slot) short() bool {
+	for _, st := range sl.src.streams {
+		if st.short && st.feeds(sl) {
+			return true
+		}
+	}
+	return false
 }
 
 // tellCursor tells the owners how far the slot has come, if they do not know yet. Blocks
