@@ -35,7 +35,8 @@
 // acknowledged when, at one moment of virtual time in which nothing runs, every running
 // node shows the marker for every partition that it may answer for, or is about to, or has
 // been out of reach of the reader for longer than a session lives; and knows the life of
-// the slot, or has missed it for longer than a map may be old. So a node that keeps on
+// the slot, or has missed it for longer than a map may be old. A node whose map is that
+// old need not show what it gets no frames of any more. So a node that keeps on
 // answering after it was cut off is found out. That a copy cannot be read does not count
 // alone: what opens it may be under way, and then what comes behind that is waited for.
 //

@@ -69,14 +69,18 @@ func (w *world) everywhere(v *state.View, e *engine) bool {
 			continue
 		}
 		own := n.member.Node().View()
-		if w.outdated(own.Index) {
-			continue // says that it is stale
-		}
+		// A node that is behind in the log says that it is stale, but may be up to date in a
+		// moment, and then answers from the copies that it is still sent frames for.
+		outdated := w.outdated(own.Index)
 		if _, id, ok := lifeIn(own, e.id); !ok || id != l.id {
+			if outdated {
+				continue
+			}
 			return false
 		}
 		for p := range w.cfg.Partitions {
 			switch {
+			case outdated && !slices.Contains(v.Receivers(p), n.name):
 			case !own.Ready(p, n.name) && !slices.Contains(own.Receivers(p), n.name) && !slices.Contains(v.Receivers(p), n.name):
 			case n.shows(indexer.Slot(l.slot), e.mark.markers[p]):
 				shown[p] = true

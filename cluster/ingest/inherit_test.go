@@ -519,6 +519,32 @@ func TestClearedLifeIsNotInherited(t *testing.T) {
 	})
 }
 
+// The engine restarts right after its life was taken over, and nothing shows at its sockets:
+// batches of the new run are no late ones of the old, and it is not taken for the old one
+// when it comes to the number behind the cursor.
+func TestRestartRightAfterTakeover(t *testing.T) {
+	for _, many := range []int{1, 5, 6, 9} {
+		runEstate(t, nil, func(w *world, x *estate) {
+			e := w.engine("e1", true)
+			w.register("w1", e)
+			grow(e, 0, 5)
+			e.publish(batch(store("", "xyz")))
+			w.wait(2 * time.Second)
+			x.move(func() {})
+			w.wait(time.Second)
+			w.want("abcde", 5, "xyz", 3)
+			equal(t, "lives", w.lives, 0)
+			e.next, e.buffer = 0, nil
+			for i := range many {
+				e.publish(batch(store("", "pqrstuvwx"[:i+1])))
+			}
+			w.wait(time.Second)
+			w.want("abcde", 0, "xyz", 0, "pqrstuvwx", many)
+			equal(t, "lives", w.lives, 1)
+		})
+	}
+}
+
 // A life whose stream began late, since the replay failed, is not gone on with: the new
 // reader would take what its owners have for all there is, and never ask for the rest.
 func TestShortLifeIsNotInherited(t *testing.T) {

@@ -57,7 +57,7 @@ func (st *stream) rebase(kind lossKind, why string, next uint64) {
 	}
 	st.cur = cursor{}
 	st.seen.reset()
-	st.holeAt.set, st.need.set, st.short, st.rejoined = false, false, false, false
+	st.holeAt.set, st.need.set, st.short, st.rejoined, st.placed = false, false, false, false, false
 	st.attempts = 0
 	st.broken = false
 	// A stream that breaks again and again must not have its engine's buffer sent each time.

@@ -184,6 +184,9 @@ func (r *replay) batch(seq uint64, payload []byte) {
 			return
 		default:
 			r.began, r.verified, r.pos = true, true, seq
+			if st.cur.inherited {
+				st.seen.add(seq, digest)
+			}
 			st.cur.digest, st.cur.inherited = digest, false
 			st.verify(seq, digest)
 			if st.merged() {

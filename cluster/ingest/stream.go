@@ -71,6 +71,9 @@ type stream struct {
 	floor uint64
 	// rejoined: a replay was asked for because the first live batch was not the first.
 	rejoined bool
+	// placed: the engine has shown, after a live batch older than all that is known here had
+	// come, that its run is the same.
+	placed bool
 	// holeAt is the batch after which a replay jumped. A second jump there is a hole in
 	// the engine's buffer and not a reply lost on the way.
 	holeAt struct {
@@ -147,7 +150,7 @@ func (st *stream) onDisconnect() {
 	st.dropReplay()
 	st.held.clear()
 	st.state = idle
-	st.arrived.set, st.rejoined = false, false
+	st.arrived.set, st.rejoined, st.placed = false, false, false
 	st.broken = st.cur.set || st.used()
 }
 
@@ -252,7 +255,14 @@ func (st *stream) handle(seq uint64, back bool, payload []byte, b *engine.Batch)
 		s.n.Duplicates++
 		return true
 	case !ok && !back && s.loop.tl.Now().Before(st.overlap):
-		s.n.Duplicates++ // a replay was ahead of it
+		if !st.placed && st.canReplay() {
+			// Its content is not known here. A replay was ahead of it, or the engine restarted
+			// since: that is asked once, later ones are judged by what they follow.
+			st.placed = true
+			st.begin(prove)
+			return false
+		}
+		s.n.Duplicates++
 		return true
 	}
 	return st.wentBack(seq)
