@@ -120,7 +120,7 @@ func play(t *testing.T, l *oplist.List, nodes int, want oplist.Answers, held, di
 			flush()
 			tokens = oplist.AppendBlocks(tokens[:0], o.Contents)
 			for at, url := range urls {
-				ans, marks := askComplete(t, url, tokens)
+				ans, marks := askBody(t, url, promptBody(listModel, tokens))
 				marked += marks
 				for instance, ranks := range ans.Scores {
 					w, err := strconv.ParseUint(instance, 10, 16)
@@ -220,19 +220,4 @@ func partitionOfToken(token uint32) uint32 {
 	const firstGroup = 1
 	l := blockhash.AppendTokens(nil, []uint32{token}, 1, blockhash.Seed)
 	return shard.Layout{Partitions: shard.DefaultPartitions}.Partition(firstGroup, l[0], 0)
-}
-
-// askComplete asks until an answer calls itself complete and current, and counts the
-// others.
-func askComplete(t *testing.T, url string, tokens []uint32) (ans answer, marked int) {
-	t.Helper()
-	await(t, 20*time.Second, func() string {
-		ans = ask(t, url, listModel, tokens)
-		if ans.Partial || ans.Stale {
-			marked++
-			return fmt.Sprintf("%s: partial %v, stale %v", url, ans.Partial, ans.Stale)
-		}
-		return ""
-	})
-	return ans, marked
 }

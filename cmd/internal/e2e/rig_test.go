@@ -326,8 +326,8 @@ func startFleet(t *testing.T, url string, cfg mockengine.Config) (*mockengine.Fl
 	return f, tr, ended
 }
 
-// settle waits until the fleet has played its trace and the node holds what the
-// engines hold.
+// settle waits until the fleet has played its trace and the node, or all owners of a
+// cluster together, hold what the engines hold.
 func settle(t *testing.T, url string, f *mockengine.Fleet, limit time.Duration) {
 	t.Helper()
 	select {
@@ -336,38 +336,13 @@ func settle(t *testing.T, url string, f *mockengine.Fleet, limit time.Duration) 
 		t.Fatalf("the fleet did not finish in %v:\n%s", limit, f.Stats())
 	}
 	await(t, 60*time.Second, func() string {
-		held, want := heldAt(t, url), f.Stats().Held
+		held, want := statusOf(t, url).Index.Held, f.Stats().Held
 		if held["device"] == want[indexer.Device] && held["host_pinned"] == want[indexer.Host] {
 			return ""
 		}
 		_, workers := call(t, "GET", url+"/workers", nil, nil)
 		return fmt.Sprintf("node holds %v, engines hold %v\n%s", held, want, workers)
 	})
-}
-
-// heldAt returns the blocks held by tier: what the node's index has or, of a cluster, in
-// which every node has a part, what the streams say.
-func heldAt(t testing.TB, url string) map[string]uint64 {
-	var st struct {
-		Index struct {
-			Held map[string]uint64 `json:"held_blocks"`
-		} `json:"index"`
-	}
-	if clusterNodes(t) == 1 {
-		call(t, "GET", url+"/status", nil, &st)
-		return st.Index.Held
-	}
-	var ws []struct{ Listeners map[string]listener }
-	call(t, "GET", url+"/workers", nil, &ws)
-	held := map[string]uint64{}
-	for _, w := range ws {
-		for _, l := range w.Listeners {
-			for tier, n := range l.Held {
-				held[tier] += n
-			}
-		}
-	}
-	return held
 }
 
 // answer is the part of a score response that is judged, in tokens.
