@@ -15,18 +15,19 @@ import (
 
 // clusterFlags make a node a member of a cluster; without a data folder it is alone.
 type clusterFlags struct {
-	Data       string        `help:"Folder for the cluster's log; with it the node founds a cluster that others can join, or goes on with the one that the folder belongs to." type:"path" group:"cluster"`
-	Cluster    string        `help:"Name of the cluster; nodes with another one are refused." default:"kvcluster" group:"cluster"`
-	Host       string        `help:"Address at which other nodes reach this one; empty = loopback, or for join the address on the way to the seed." default:"" group:"cluster"`
-	Gossip     string        `help:"Membership address host:port; empty = --host with the port of last time, else 7946 (a free one for join)." default:"" group:"cluster"`
-	Raft       string        `help:"Address of the replicated log, host:port; empty = as above, 7947." default:"" group:"cluster"`
-	Link       string        `help:"Address of the links between nodes, host:port; empty = as above, 7948." default:"" group:"cluster"`
-	KeyFile    string        `help:"File with the cluster's key (16, 24 or 32 bytes, raw, hex or base64): membership is encrypted and strangers are refused." type:"existingfile" group:"cluster"`
-	Zone       string        `help:"Failure zone; copies of a partition lie in different ones." default:"" group:"cluster"`
-	Weight     float64       `help:"Share of partitions and sources relative to other nodes." default:"1" group:"cluster"`
-	Replicas   int           `help:"Owners of every partition, for a cluster that is founded." default:"2" group:"cluster"`
-	StaleReads string        `help:"What to do with a query when this node cannot prove that its map is current: answer and mark it, or refuse." enum:"mark,refuse" default:"mark" group:"cluster"`
-	Grace      time.Duration `help:"After being dead for so long, a node's copies are made elsewhere." default:"60s" group:"cluster"`
+	Data          string        `help:"Folder for the cluster's log; with it the node founds a cluster that others can join, or goes on with the one that the folder belongs to." type:"path" group:"cluster"`
+	Cluster       string        `help:"Name of the cluster; nodes with another one are refused." default:"kvcluster" group:"cluster"`
+	Host          string        `help:"Address at which other nodes reach this one; empty = loopback, or for join the address on the way to the seed." default:"" group:"cluster"`
+	Gossip        string        `help:"Membership address host:port; empty = --host with the port of last time, else 7946 (a free one for join)." default:"" group:"cluster"`
+	Raft          string        `help:"Address of the replicated log, host:port; empty = as above, 7947." default:"" group:"cluster"`
+	Link          string        `help:"Address of the links between nodes, host:port; empty = as above, 7948." default:"" group:"cluster"`
+	KeyFile       string        `help:"File with the cluster's key (16, 24 or 32 bytes, raw, hex or base64): membership is encrypted and strangers are refused." type:"existingfile" group:"cluster"`
+	Zone          string        `help:"Failure zone; copies of a partition lie in different ones." default:"" group:"cluster"`
+	Weight        float64       `help:"Share of partitions and sources relative to other nodes." default:"1" group:"cluster"`
+	Replicas      int           `help:"Owners of every partition, for a cluster that is founded." default:"2" group:"cluster"`
+	QueryDeadline time.Duration `help:"How long a query waits for other nodes, all of them together; what has not come by then is missing from the answer, which says so." default:"100ms" group:"cluster"`
+	StaleReads    string        `help:"What to do with a query when this node cannot prove that its map is current: answer and mark it, or refuse." enum:"mark,refuse" default:"mark" group:"cluster"`
+	Grace         time.Duration `help:"After being dead for so long, a node's copies are made elsewhere." default:"60s" group:"cluster"`
 
 	SnapshotEvery time.Duration `help:"How often this node's copies are written to --data, so that they outlive a restart of all nodes; 0 = never (still at the end of the process, and by kvcluster snapshot)." default:"5m" group:"cluster"`
 }
@@ -45,7 +46,7 @@ func (f *clusterFlags) apply(cfg *node.Config, seeds []string) error {
 	}
 	c := &node.ClusterConfig{
 		Data: f.Data, Label: f.Cluster, Host: f.Host, Gossip: f.Gossip, Raft: f.Raft, Link: f.Link, Key: key,
-		Zone: f.Zone, Weight: f.Weight, Replicas: f.Replicas, RefuseStale: f.StaleReads == "refuse", Grace: f.Grace,
+		Zone: f.Zone, Weight: f.Weight, Replicas: f.Replicas, RefuseStale: f.StaleReads == "refuse", QueryDeadline: f.QueryDeadline, Grace: f.Grace,
 		Seeds: seeds, SnapshotEvery: f.SnapshotEvery,
 	}
 	cfg.Cluster = c

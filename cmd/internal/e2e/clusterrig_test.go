@@ -103,7 +103,7 @@ func (c *processes) begin(name string, flags ...string) (*nodeProcess, error) {
 		}
 		args = append(args, "--gossip", a[0], "--raft", a[1], "--link", a[2])
 	}
-	args = append(args, "--data", data, "--name", name, "--listen", "127.0.0.1:0", "--address-file", addressFile, "--probe-after", "300ms", "--restart-gap", "5ms", "--restart-gap-max", "20ms", "--lanes", "1", "--io-threads", "1")
+	args = append(args, "--data", data, "--name", name, "--listen", "127.0.0.1:0", "--address-file", addressFile, "--probe-after", "300ms", "--restart-gap", "5ms", "--restart-gap-max", "20ms", "--lanes", "1", "--io-threads", "1", "--query-deadline", "1s")
 	args = append(args, flags...)
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

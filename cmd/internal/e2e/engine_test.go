@@ -367,7 +367,7 @@ func ask(tb testing.TB, url, model string, prompt []uint32) (ans answer) {
 			tb.Fatalf("query: %v", err)
 		}
 		if ans.Partial || ans.Stale {
-			return fmt.Sprintf("%s: partial %v, stale %v", url, ans.Partial, ans.Stale)
+			return fmt.Sprintf("%s: partial %v, stale %v, missing %q", url, ans.Partial, ans.Stale, ans.Missing)
 		}
 		return ""
 	})

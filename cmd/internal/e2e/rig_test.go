@@ -85,6 +85,7 @@ func startNodes(t testing.TB, n int, edit func(*node.Config)) (urls []string) {
 			c.Name = name
 			c.Cluster = &node.ClusterConfig{
 				Data: data, Label: dir[max(0, len(dir)-60):], Host: "127.0.0.1", Gossip: "127.0.0.1:0", Raft: "127.0.0.1:0", Link: "127.0.0.1:0", Weight: 1, Replicas: replicas,
+				QueryDeadline: time.Second, // several nodes share this process with the engines
 			}
 			if seed != "" {
 				c.Cluster.Seeds = []string{seed}
@@ -356,6 +357,7 @@ type answer struct {
 		DP      map[string]int `json:"dp"`
 	} `json:"instances"`
 	Partial, Stale bool
+	Missing        []string
 }
 
 // traceOf returns the first n requests of a public trace when it is there, and a

@@ -64,6 +64,7 @@ type ClusterConfig struct {
 	Weight             float64
 	Replicas           int
 	RefuseStale        bool
+	QueryDeadline      time.Duration // for what other nodes are asked; 0 = the default of search
 	Grace              time.Duration // from dead to gone
 	SnapshotEvery      time.Duration // 0 = only at the end and when asked for
 	// Failure detection and lease, for tests; 0 = the defaults of the packages.
@@ -100,6 +101,9 @@ func (c *ClusterConfig) validate() error {
 	}
 	if c.SnapshotEvery < 0 || c.SnapshotEvery > 0 && c.SnapshotEvery < time.Second {
 		errs = append(errs, fmt.Errorf("a snapshot every %v, must be 0 (never) or at least 1s", c.SnapshotEvery))
+	}
+	if c.QueryDeadline != 0 && c.QueryDeadline < time.Millisecond {
+		errs = append(errs, fmt.Errorf("query deadline is %v, must be at least 1ms", c.QueryDeadline))
 	}
 	if c.Grace < 0 {
 		errs = append(errs, fmt.Errorf("grace period is %v", c.Grace))

@@ -124,7 +124,7 @@ func runMember(ctx context.Context, cfg Config, sockets transport.Network, links
 	}
 	m, err := member.New(member.Config{
 		Self: self, ClusterID: id, Found: found, Partitions: cfg.Partitions, Replicas: c.Replicas,
-		Ingest: cfg.Ingest, StaleReads: staleReads, TServe: c.TServe, LinkTimeout: c.LinkTimeout, Heartbeat: c.Heartbeat, Grace: c.Grace, Logger: logger,
+		Ingest: cfg.Ingest, StaleReads: staleReads, Deadline: c.QueryDeadline, TServe: c.TServe, LinkTimeout: c.LinkTimeout, Heartbeat: c.Heartbeat, Grace: c.Grace, Logger: logger,
 		Dir: folder.Dir(), SnapshotEvery: c.SnapshotEvery, Bounded: cfg.Index.MemoryLimit > 0,
 	}, member.Deps{
 		Links: links, Network: sockets, Raft: raftNet, Stores: stores, Gossip: g, LowSpace: folder.LowSpace,
