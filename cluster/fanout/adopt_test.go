@@ -93,13 +93,28 @@ func TestAdoptWithoutAnOwner(t *testing.T) {
 			f := frame(l, 1, 10)
 			f[4] = tenure
 			must(t, w.Write(f))
+			reached := func(want uint64) {
+				t.Helper()
+				if got := w.(*writer).Reached(); got != want {
+					t.Errorf("%d frames are at all who know of the takeover, want %d", got, want)
+				}
+			}
+			reached(0)
 			p.fan.OnAck(c, 2)
+			reached(1)
 			if fenced {
 				applied(t, w, 1)
 			} else {
 				applied(t, w, 0)
+				for range 2 * maxCheckpoints { // looking often costs no checkpoints
+					f[5]++
+					must(t, w.Write(f))
+					w.(*writer).Reached()
+				}
+				p.fan.OnAck(c, 1<<20)
+				reached(1 + 2*maxCheckpoints)
 				time.Sleep(p.fan.cfg.Linger)
-				applied(t, w, 1)
+				applied(t, w, 1+2*maxCheckpoints)
 			}
 			w.Close()
 		})

@@ -81,6 +81,11 @@ func (cp *checkpoint) passed(w *writer) bool {
 	if until := w.f.unfenced.Load(); until != 0 && w.f.clock() < until {
 		return false
 	}
+	return cp.reached(w)
+}
+
+// reached is passed without a look at who may still answer from an earlier reader.
+func (cp *checkpoint) reached(w *writer) bool {
 	for i := 0; i < len(cp.waits); {
 		x := cp.waits[i]
 		switch {
@@ -116,4 +121,27 @@ func (c *checkpoints) applied(w *writer) uint64 {
 		c.addLocked(w)
 	}
 	return c.done
+}
+
+// reached is applied without the wait for owners that were not fenced off.
+func (c *checkpoints) reached(w *writer) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.done
+	for range 2 {
+		n := 0
+		for n < len(c.list) && c.list[n].reached(w) {
+			at = c.list[n].count
+			n++
+		}
+		if n < len(c.list) || w.written.Load() == at {
+			break
+		}
+		if n > 1 { // the last of them stands for all: it waits for whatever they waited for
+			c.free = append(c.free, c.list[:n-1]...)
+			c.list = append(c.list[:0], c.list[n-1])
+		}
+		c.addLocked(w)
+	}
+	return at
 }

@@ -1,6 +1,10 @@
 package ingest
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvcluster/kvcluster/indexer"
+)
 
 // A source that was taken over may lack what only its earlier reader knew: that one may
 // have gone on without an owner that this one continues from, and then only the engine
@@ -43,7 +47,7 @@ func (sl *slot) tickFilling(now time.Time) {
 	if !f.written {
 		f.written, f.mark = true, l.w.Written()
 	}
-	if f.asked || now.Before(f.at) || l.w.Applied() < f.mark {
+	if f.asked || now.Before(f.at) || reached(l.w) < f.mark {
 		return
 	}
 	f.asked, f.token = true, f.token+1
@@ -58,6 +62,16 @@ func (sl *slot) tickFilling(now time.Time) {
 			}
 		})
 	})
+}
+
+// reached returns how many frames are applied at all who know that this node is the reader.
+// A node to which that is news may answer for a while from what the earlier one wrote, and
+// so delays acknowledgements; but who has Filled in its map knows, and does not.
+func reached(w indexer.Writer) uint64 {
+	if r, ok := w.(interface{ Reached() uint64 }); ok {
+		return r.Reached()
+	}
+	return w.Applied()
 }
 
 // asFullAsCanBe says whether nothing more of the past is to be expected.
