@@ -229,13 +229,15 @@ func (w *worker) cursor(ctx context.Context, m *copywire.Message) error {
 		w.o.count.ignored[ignoredLife].Add(1)
 		return nil
 	}
-	_, sl := w.o.table.slot(m.Group, m.Slot)
-	w.o.noteCursor(sl, m.Cursor())
+	g, sl := w.o.table.slot(m.Group, m.Slot)
+	w.o.noteCursor(g, sl, m.Cursor())
 	return nil
 }
 
-// noteCursor keeps the cursor of a slot, unless its tenure is fenced off.
-func (o *Owner) noteCursor(sl *slot, c copywire.Cursor) {
+// noteCursor keeps the cursor of a slot, unless its tenure is fenced off. It holds for what
+// its sender has open here. A copy that was kept when an earlier session ended, and has not
+// been filled since, lacks what came between, so nobody may go on with it any more.
+func (o *Owner) noteCursor(g *group, sl *slot, c copywire.Cursor) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	switch {
@@ -244,6 +246,11 @@ func (o *Owner) noteCursor(sl *slot, c copywire.Cursor) {
 	case c.Tenure < sl.tenure.Load():
 		o.count.ignored[ignoredTenure].Add(1)
 	default:
+		if old := sl.mu.cursor; (old.Life != c.Life || c.Sequence > old.Sequence) && sl.keeps.Swap(false) && !o.cfg.broken.cursorForKept {
+			for _, r := range g.ofSlot(c.Slot) {
+				r.give()
+			}
+		}
 		sl.mu.cursor = c
 	}
 }

@@ -20,6 +20,8 @@ func (c *Config) Break(rule string) bool {
 		"fencedOpen":   &b.fencedOpen,
 		"purgeNoWait":  &b.purgeNoWait,
 		"forgetBroken": &b.forgetBroken,
+
+		"cursorForKept": &b.cursorForKept,
 	}[rule]
 	if field != nil {
 		*field = true

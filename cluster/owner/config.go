@@ -87,6 +87,8 @@ type mutant struct {
 	fencedOpen   bool // copies of a tenure that is fenced off can be read
 	purgeNoWait  bool // purge a slot while frames of it may be on their way to the index
 	forgetBroken bool // tell of a broken copy once, even if that fails
+	// a cursor holds for copies, too, that its sender has not filled since another session
+	cursorForKept bool
 }
 
 func (c Config) withDefaults() Config {

@@ -22,7 +22,9 @@
 // A copy is whole if it is open, or if it was when the session that carried it ended or
 // when it was saved in a snapshot (Keep):
 // it has all that its label says and nothing else. Whoever reads the slot next may dump
-// it or go on with it, but it is not read meanwhile.
+// it or go on with it, but it is not read meanwhile. That ends with the first later cursor: a
+// cursor holds for all copies here that are whole, and a reader tells it although the frames
+// of one of them wait for a place elsewhere.
 //
 // Frames are taken on open and filled copies, of the right life, from their carrier,
 // and if no newer tenure of the slot is known here. All others are ignored and counted.

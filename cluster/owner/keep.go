@@ -168,6 +168,7 @@ func (o *Owner) Keep(l copywire.SlotLife, labels []copywire.Label, empty map[ind
 		}
 		r.state.Store(s)
 	}
+	sl.keeps.Store(true)
 	if c.Life == l.Life {
 		sl.raise(c.Tenure)
 		sl.mu.Lock()

@@ -109,7 +109,7 @@ func (o *Owner) NoteLocal(h indexer.Header) bool {
 func (o *Owner) CursorLocal(c copywire.Cursor) {
 	if gr := at(&o.table.groups, int(c.Group)); gr != nil {
 		if sl := at(&gr.slots, int(c.Slot)); sl != nil {
-			o.noteCursor(sl, c)
+			o.noteCursor(gr, sl, c)
 		}
 	}
 }

@@ -38,6 +38,7 @@ var scenarios = map[string]func(w *world) error{
 	"dump in chunks":              dumpInChunks,
 	"no room for dumps":           noRoomForDumps,
 	"carried on":                  carriedOn,
+	"cursor behind a lapse":       cursorBehindALapse,
 	"two writers change places":   changePlaces,
 	"faulty frame of bad format":  badFormat,
 	"wait for a fence that comes": fenceComesLater,
@@ -75,6 +76,7 @@ func TestMutants(t *testing.T) {
 		"adopt does not wait":              {mutant{adoptNoWait: true}, "adopt waits"},
 		"fill does not wait for others":    {mutant{adoptNoWait: true}, "takeover by fill waits"},
 		"purge does not wait":              {mutant{purgeNoWait: true}, "purge waits"},
+		"cursor for what was left out":     {mutant{cursorForKept: true}, "cursor behind a lapse"},
 		"broken copies are told only once": {mutant{forgetBroken: true}, "broken is told again"},
 	} {
 		t.Run(name, func(t *testing.T) {

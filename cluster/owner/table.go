@@ -43,6 +43,7 @@ type slot struct {
 	life    atomic.Uint64 // 0 = none
 	retired atomic.Uint64 // lives up to it are over
 	tenure  atomic.Uint64 // highest seen in this life
+	keeps   atomic.Bool   // some copy may be kept
 	mu      struct {
 		sync.Mutex // also: changes of life
 		cursor     copywire.Cursor
@@ -248,18 +249,28 @@ func (r *record) close(carrier uint32) bool {
 }
 
 // lapse closes the copy, which its carrier will not write to any more; an open one is
-// kept for another.
-func (r *record) lapse(carrier uint32) {
+// kept for another, which is reported.
+func (r *record) lapse(carrier uint32) bool {
 	for {
 		s := r.state.Load()
 		if phase(s) == closed || carrierOf(s) != carrier {
-			return
+			return false
 		}
 		next := s & written
 		if phase(s) == open {
 			next |= kept
 		}
 		if r.state.CompareAndSwap(s, next) {
+			return next&kept != 0
+		}
+	}
+}
+
+// give gives up a copy that is kept.
+func (r *record) give() {
+	for {
+		s := r.state.Load()
+		if s&kept == 0 || r.state.CompareAndSwap(s, s&^kept) {
 			return
 		}
 	}

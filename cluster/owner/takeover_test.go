@@ -353,3 +353,48 @@ func carriedOn(w *world) error {
 	}
 	return errors.Join(w.local.Flush(context.Background()), w.is("carried on here", s, 0))
 }
+
+// cursorBehindALapse: a session ends; the next one fills one copy and tells how far the slot
+// is, while frames of the other wait for a place. Nobody may go on with what that one has,
+// as if the cursor held for it.
+func cursorBehindALapse(w *world) error {
+	a, s, err := opened(w)
+	if err != nil {
+		return err
+	}
+	cursor := func() copywire.Cursor {
+		return copywire.Cursor{SlotLife: s.SlotLife, Tenure: s.tenure, Sequence: s.seq, Digest: 1 << 20}
+	}
+	a.send(copywire.AppendCursor(nil, cursor()))
+	if err := a.settled(); err != nil {
+		return err
+	}
+	a = w.start("a")
+	a.send(copywire.AppendCursor(nil, cursor())) // nothing new: it holds for both
+	if err := a.settled(); err != nil {
+		return err
+	}
+	if l := w.owner.Labels(s.SlotLife); len(l.Copies) != 2 || l.Cursor.Sequence != s.seq {
+		return fmt.Errorf("after the session: labels %+v", l)
+	}
+	s.frame(5, 1) // waits
+	s.frame(0, 1)
+	for _, p := range s.fill(0) {
+		a.send(p)
+	}
+	a.send(copywire.AppendCursor(nil, cursor()))
+	if err := a.settled(); err != nil {
+		return err
+	}
+	if l := w.owner.Labels(s.SlotLife); len(l.Copies) != 1 || l.Copies[0].Partition != 0 || l.Cursor.Sequence != s.seq {
+		return fmt.Errorf("one is filled: labels %+v", l)
+	}
+	for _, p := range s.fill(5) {
+		a.send(p)
+	}
+	err = errors.Join(a.settled(), w.is("filled", s, 0), w.is("filled", s, 5))
+	if l := w.owner.Labels(s.SlotLife); err != nil || len(l.Copies) != 2 {
+		return fmt.Errorf("both are filled: labels %+v, %v", l, err)
+	}
+	return nil
+}

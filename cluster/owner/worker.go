@@ -84,11 +84,12 @@ func (w *worker) end() {
 	if w.o.cfg.broken.keepCopies {
 		return
 	}
-	for _, r := range w.o.table.all() {
+	for k, r := range w.o.table.all() {
 		if w.stopped {
 			r.close(w.id)
-		} else {
-			r.lapse(w.id)
+		} else if r.lapse(w.id) {
+			_, sl := w.o.table.slot(k.group, k.slot)
+			sl.keeps.Store(true)
 		}
 	}
 	w.o.remove(w)
