@@ -47,6 +47,8 @@
 // acknowledged state. The upper bound is that of everything since the engine began, until
 // then: the new life is filled by a replay, in public.
 //
+// MUTANTS.md lists the rules of the data path, with the test that finds each missing.
+//
 // # Kept out
 //
 // What is known to lower scores, or needs an operator, does not happen here, so that
