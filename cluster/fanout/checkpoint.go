@@ -2,6 +2,8 @@ package fanout
 
 import (
 	"sync"
+
+	"github.com/kvcluster/kvcluster/indexer"
 )
 
 // checkpointEvery is after how many frames a writer begins a checkpoint of its own
@@ -81,11 +83,6 @@ func (cp *checkpoint) passed(w *writer) bool {
 	if until := w.f.unfenced.Load(); until != 0 && w.f.clock() < until {
 		return false
 	}
-	return cp.reached(w)
-}
-
-// reached is passed without a look at who may still answer from an earlier reader.
-func (cp *checkpoint) reached(w *writer) bool {
 	for i := 0; i < len(cp.waits); {
 		x := cp.waits[i]
 		switch {
@@ -123,25 +120,34 @@ func (c *checkpoints) applied(w *writer) uint64 {
 	return c.done
 }
 
-// reached is applied without the wait for owners that were not fenced off.
-func (c *checkpoints) reached(w *writer) uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at := c.done
-	for range 2 {
-		n := 0
-		for n < len(c.list) && c.list[n].reached(w) {
-			at = c.list[n].count
-			n++
+// Reach returns a function that reports whether all that this writer has said of a slot
+// until now is applied here and wherever the slot has open copies. That is less than being
+// acknowledged: peers without such copies, and owners that could not be fenced off when the
+// slot was taken over, are not waited for. It serves what only concerns nodes that know who
+// reads the slot. To be called where frames are written.
+func (w *writer) Reach(g indexer.GroupID, number indexer.Slot) func() bool {
+	var waits []wait
+	if s := w.f.table.Load().slots[keyOf(g, number)]; s != nil {
+		s.mu.Lock()
+		for _, x := range *w.f.peers.counted.Load() {
+			if x == x.peer.cur.Load() && (x.peer.index >= len(s.copies) || s.copies[x.peer.index].sess != x || s.copies[x.peer.index].open.empty()) {
+				continue
+			}
+			n := x.last.Load()
+			if x.broken.Load() {
+				n = never
+			}
+			waits = append(waits, wait{x, n})
 		}
-		if n < len(c.list) || w.written.Load() == at {
-			break
-		}
-		if n > 1 { // the last of them stands for all: it waits for whatever they waited for
-			c.free = append(c.free, c.list[:n-1]...)
-			c.list = append(c.list[:0], c.list[n-1])
-		}
-		c.addLocked(w)
+		s.mu.Unlock()
 	}
-	return at
+	local := w.mark(nil)
+	return func() bool {
+		for _, x := range waits {
+			if x.s.acked.Load() < x.n && !x.s.lapsed.Load() {
+				return false
+			}
+		}
+		return w.passed(local)
+	}
 }

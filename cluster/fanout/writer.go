@@ -103,12 +103,6 @@ func (w *writer) Written() uint64 { return w.written.Load() }
 // once.
 func (w *writer) Applied() uint64 { return w.acks.applied(w) }
 
-// Reached is Applied without the wait for owners that could not be fenced off when a slot
-// was taken over (Config.Linger): how much is applied at this node and at all that answer
-// for this reader's copies. It serves what only concerns nodes that know of the takeover,
-// which do not read what an earlier reader wrote (owner.Fence).
-func (w *writer) Reached() uint64 { return w.acks.reached(w) }
-
 // Flush implements indexer.Writer. It waits for every peer that may answer reads.
 func (w *writer) Flush(ctx context.Context) error {
 	target := w.written.Load()

@@ -21,10 +21,10 @@ import (
 
 // filling is how far that is.
 type filling struct {
-	since   time.Time // this reader has had the slot; zero = not yet
-	written bool      // up to mark is all that there was to ask for
-	mark    uint64
-	asked   bool // Log.Filled is under way
+	since   time.Time   // this reader has had the slot; zero = not yet
+	written bool        // what is said by now is all that there was to ask for
+	reached func() bool // it is applied where it must be
+	asked   bool        // Log.Filled is under way
 	at      time.Time
 	backoff time.Duration
 	token   uint64 // late answers are ignored
@@ -45,9 +45,9 @@ func (sl *slot) tickFilling(now time.Time) {
 		return
 	}
 	if !f.written {
-		f.written, f.mark = true, l.w.Written()
+		f.written, f.reached = true, sl.reach()
 	}
-	if f.asked || now.Before(f.at) || reached(l.w) < f.mark {
+	if f.asked || now.Before(f.at) || !f.reached() {
 		return
 	}
 	f.asked, f.token = true, f.token+1
@@ -64,14 +64,19 @@ func (sl *slot) tickFilling(now time.Time) {
 	})
 }
 
-// reached returns how many frames are applied at all who know that this node is the reader.
-// A node to which that is news may answer for a while from what the earlier one wrote, and
-// so delays acknowledgements; but who has Filled in its map knows, and does not.
-func reached(w indexer.Writer) uint64 {
-	if r, ok := w.(interface{ Reached() uint64 }); ok {
-		return r.Reached()
+// reach returns what says that all there is of the slot now is applied at all who answer
+// for this reader's copies of it. A node to which the takeover is news may answer for a
+// while from what the earlier reader wrote, and a dead one is waited for, and both delay
+// acknowledgements; but who has Filled in its map knows of the takeover.
+func (sl *slot) reach() func() bool {
+	w := sl.src.loop.w
+	if r, ok := w.(interface {
+		Reach(indexer.GroupID, indexer.Slot) func() bool
+	}); ok {
+		return r.Reach(sl.src.group(), indexer.Slot(sl.reg.Slot))
 	}
-	return w.Applied()
+	mark := w.Written()
+	return func() bool { return w.Applied() >= mark }
 }
 
 // asFullAsCanBe says whether nothing more of the past is to be expected.
