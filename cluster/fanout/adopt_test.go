@@ -2,7 +2,6 @@ package fanout
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/kvcluster/kvcluster/cluster/copywire"
 	"github.com/kvcluster/kvcluster/cluster/state"
-	"github.com/kvcluster/kvcluster/indexer"
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
@@ -59,8 +57,21 @@ func TestAdopt(t *testing.T) {
 	if got := p.kinds(c); !slices.Equal(got, []string{"carry", "frame"}) {
 		t.Errorf("c got %v", got)
 	}
+	reached := w.(*writer).Reach(l.Group, l.Slot)
+	reach := func(when string, want bool) {
+		t.Helper()
+		if got := reached(); got != want {
+			t.Errorf("%s: at all who have the slot: %v, want %v", when, got, want)
+		}
+	}
+	reach("written", false)
 	p.fan.OnAck(c, 2)
+	reach("c has it", false)
 	applied(t, w, 0) // b may still answer from what it has
+	p.fan.OnLapse(b, true)
+	reach("b cannot answer", true)
+	p.fan.OnLapse(b, false)
+	reach("b can answer", false)
 	p.fan.OnAck(b, uint64(len(sent)))
 	applied(t, w, 1)
 	if err := p.fan.Adopt(l, tenure, have, []uint64{7, 9}); !errors.Is(err, ErrAdopt) {
@@ -70,9 +81,11 @@ func TestAdopt(t *testing.T) {
 }
 
 // An owner that was not fenced off and cannot be told may answer from what the earlier
-// reader sent: until its map is too old for that, nothing is acknowledged without it.
+// reader sent: until its map is too old for that, nothing is acknowledged without it. One
+// that was told is waited for. What concerns only those who have the slot from this reader
+// waits for neither.
 func TestAdoptWithoutAnOwner(t *testing.T) {
-	for _, fenced := range []bool{true, false} {
+	for _, b := range []string{"fenced off", "cut off", "told"} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPaper(t, nil)
 			c := sessionTo("c", 2)
@@ -86,8 +99,11 @@ func TestAdoptWithoutAnOwner(t *testing.T) {
 			tenure := p.state.View().Assignments[src.ID].Tenure
 			l := copywire.SlotLife{Group: 1, Slot: 0, Life: src.Ranks[0].Life}
 			have := map[string][]copywire.Label{"a": nil, "c": {{Partition: 0, Tenure: l.Life, Sequence: 7}, {Partition: 1, Tenure: l.Life, Sequence: 9}}}
-			if fenced {
+			switch b {
+			case "fenced off":
 				have["b"] = nil
+			case "told":
+				p.fan.OnPeer(sessionTo("b", 1), true)
 			}
 			p.fan.OnPeer(c, true)
 			must(t, p.fan.Adopt(l, tenure, have, []uint64{7, 9}))
@@ -103,53 +119,16 @@ func TestAdoptWithoutAnOwner(t *testing.T) {
 			if !reached() {
 				t.Error("a frame is not at all who have the slot")
 			}
-			if fenced {
-				applied(t, w, 1)
-			} else {
+			switch b {
+			case "cut off":
 				applied(t, w, 0)
 				time.Sleep(p.fan.cfg.Linger)
-				applied(t, w, 1)
+			case "told":
+				applied(t, w, 0)
+				p.fan.OnAck(sessionTo("b", 1), 1<<20)
 			}
+			applied(t, w, 1)
 			w.Close()
 		})
 	}
-}
-
-// Who has no open copy of a slot is not waited for where only that slot counts, however
-// far it is behind with others; whoever may have one is, until it has lapsed.
-func TestReach(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaperOf(t, 2, nil)
-		b, c := sessionTo("b", 1), sessionTo("c", 2)
-		p.fan.OnPeer(b, true)
-		p.fan.OnPeer(c, true)
-		var lives []copywire.SlotLife
-		for q, owner := range []string{"b", "c"} {
-			p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: uint32(q), To: owner}}}})
-		}
-		for i := range 2 {
-			p.do(state.Command{Register: &state.Registration{Node: "a", Registration: catalog.Registration{
-				Instance: fmt.Sprint("i", i), Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: fmt.Sprint("tcp://e:", i)}}})
-			src := p.state.View().Catalog.Sources()[i]
-			lives = append(lives, copywire.SlotLife{Group: 1, Slot: indexer.Slot(src.Ranks[0].Slot), Life: src.Ranks[0].Life})
-		}
-		w := p.fan.NewWriter().(*writer)
-		must(t, w.Write(frame(lives[0], 0, 1))) // at b
-		must(t, w.Write(frame(lives[1], 1, 1))) // at c
-		first, second := w.Reach(lives[0].Group, lives[0].Slot), w.Reach(lives[1].Group, lives[1].Slot)
-		for _, step := range []struct {
-			do            func()
-			first, second bool
-		}{
-			{func() {}, false, false},
-			{func() { p.fan.OnAck(c, 1<<20) }, false, true},
-			{func() { p.fan.OnLapse(b, true) }, true, true},
-		} {
-			step.do()
-			if first() != step.first || second() != step.second {
-				t.Errorf("reached %v and %v, want %+v", first(), second(), step)
-			}
-		}
-		w.Close()
-	})
 }
