@@ -6,6 +6,6 @@
 //	transport/memory          the twin: same interfaces, no sockets, virtual time
 //	transport/transporttest   the contract that both pass, as a test suite
 //
-// One Loop is one thread. All that belongs to a stream (socket, replay, timers,
+// One Loop is one goroutine. All that belongs to a stream (socket, replay, timers,
 // decoder, translator) lives on one loop and needs no lock.
 package transport

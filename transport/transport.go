@@ -26,7 +26,7 @@ type Network interface {
 	NewPublisher(cfg PublisherConfig) (Publisher, error)
 }
 
-// Loop is one thread that owns sockets and runs everything that happens on them:
+// Loop is one goroutine that owns sockets and runs everything that happens on them:
 // message handlers, connection events, timers and posted functions, one at a
 // time. So whatever is touched only from a loop needs no lock.
 //

@@ -24,11 +24,12 @@
 //	5 Fence    head | life | token  | partitions
 //	6 Cursor   head | life | tenure | sequence | digest
 //	7 Carry    head | life | tenure | count x { partition | tenure | sequence }
+//	8 packed   kind: u8 | the frame of a Frame, see AppendPacked
 //
 // A frame begins at byte 8, so a payload in memory that is aligned to 8 bytes is
 // looked at in place.
 //
-//   - Frame: all operations of one engine batch for one copy.
+//   - Frame: all operations of one engine batch for one copy. It goes packed.
 //   - Fill: a copy is made anew. The first frame of a fill begins with a clear of all
 //     tiers; with the last one the copy is complete, up to the sequence in its header.
 //   - Open: copies of a fresh life, which are complete because they are empty.

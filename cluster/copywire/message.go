@@ -25,6 +25,7 @@ const (
 	KindFence
 	KindCursor
 	KindCarry
+	kindPacked // is KindFrame when it is decoded
 )
 
 // String returns the name used in logs.
@@ -146,8 +147,23 @@ func AppendCarry(dst []byte, l SlotLife, tenure uint64, labels []Label) []byte {
 
 // Decode takes a payload apart. Of a frame it checks the header only. Errors wrap
 // ErrMessage. The message points into payload; it allocates only for labels, and for a
-// payload that is not aligned to 8 bytes, and then no more than that has.
+// payload that is not aligned to 8 bytes or is packed, and then no more than that has. A
+// Decoder does not for packed ones.
 func Decode(payload []byte) (Message, error) {
+	var d Decoder
+	return d.Decode(payload)
+}
+
+// Decode is Decode in the memory of d.
+func (d *Decoder) Decode(payload []byte) (Message, error) {
+	if len(payload) > 0 && Kind(payload[0]) == kindPacked {
+		m := Message{Kind: KindFrame}
+		f, err := d.unpack(payload[1:])
+		if err != nil {
+			return Message{}, err
+		}
+		return m, m.takeFrame(f)
+	}
 	if len(payload) < headBytes || len(payload)%word != 0 {
 		return Message{}, fmt.Errorf("%w: %d bytes", ErrMessage, len(payload))
 	}
@@ -186,7 +202,10 @@ func (m *Message) decodeFrame(body []byte) error {
 	if len(body) < frameHeader*word || len(body) > indexer.MaxFrameWords*word {
 		return fmt.Errorf("%w: frame of %d bytes", ErrMessage, len(body))
 	}
-	f := indexer.Frame(words(body))
+	return m.takeFrame(words(body))
+}
+
+func (m *Message) takeFrame(f indexer.Frame) error {
 	switch {
 	case int(uint32(f[0])) != len(f):
 		return fmt.Errorf("%w: frame says %d words, has %d", ErrMessage, uint32(f[0]), len(f))

@@ -1,6 +1,8 @@
 package fanout
 
 import (
+	"slices"
+
 	"github.com/kvcluster/kvcluster/cluster/copywire"
 	"github.com/kvcluster/kvcluster/indexer"
 )
@@ -16,7 +18,7 @@ const arenaBytes = 64 << 10
 // has let go of it.
 type arena struct{ free []byte }
 
-// pack returns a frame as the payload of a Frame message, aligned to 8 bytes.
+// pack returns a frame as the payload of a Frame message.
 func (w *writer) pack(r *route, f indexer.Frame) []byte {
 	for len(w.arenas) <= r.index {
 		w.arenas = append(w.arenas, arena{})
@@ -24,12 +26,12 @@ func (w *writer) pack(r *route, f indexer.Frame) []byte {
 	a := &w.arenas[r.index]
 	n := 8*len(f) + copywire.FrameOverhead
 	if n > arenaBytes/4 {
-		return copywire.AppendFrame(make([]byte, 0, n), f)
+		return copywire.AppendPacked(make([]byte, 0, n), f)
 	}
 	if n > len(a.free) {
 		a.free = make([]byte, arenaBytes)
 	}
-	out := copywire.AppendFrame(a.free[:0:n], f)
-	a.free = a.free[n:]
-	return out
+	out := copywire.AppendPacked(a.free[:0:n], f)
+	a.free = a.free[min(len(out), n):]
+	return slices.Clip(out)
 }

@@ -98,6 +98,6 @@
 // # Cost of a frame
 //
 // One map lookup by number, one lock that nobody else wants, one atomic addition, one
-// copy of the words (cut from a 64 KiB piece that the frames of the same receivers
+// packed copy of the words (cut from a 64 KiB piece that the frames of the same receivers
 // share), one Send for each peer. No allocation but that of pieces.
 package fanout

@@ -7,7 +7,7 @@
 // does), and it never decides alone about lives: it asks the log and acts on the
 // catalog view that comes back.
 //
-// A Manager owns a few loops, each with one thread and one indexer.Writer. All that
+// A Manager owns a few loops, each with one goroutine and one indexer.Writer. All that
 // belongs to a source lives on one loop and needs no lock. DESIGN.md in this folder
 // has the rules of the state machine.
 package ingest

@@ -12,7 +12,7 @@ import (
 	"github.com/kvcluster/kvcluster/transport"
 )
 
-// loop is one thread with its sockets, its writer and its sources. Its fields and all
+// loop is one goroutine with its sockets, its writer and its sources. Its fields and all
 // that hangs below them are touched only by functions that run on the loop.
 type loop struct {
 	m       *Manager

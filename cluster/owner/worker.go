@@ -25,6 +25,7 @@ type worker struct {
 
 	// What follows belongs to the goroutine.
 	writer  indexer.Writer
+	decoder copywire.Decoder
 	taken   uint64    // number of the last frame that was taken up
 	acked   uint64    // number of the last that was acknowledged
 	bytes   int       // of payload since the last checkpoint
@@ -180,7 +181,7 @@ func (o *Owner) open(r *record, carrier uint32) bool {
 
 // take carries out one message. It reports whether the worker may go on.
 func (w *worker) take(ctx context.Context, payload []byte) bool {
-	m, err := copywire.Decode(payload)
+	m, err := w.decoder.Decode(payload)
 	if err != nil {
 		w.malformed(err)
 		return true

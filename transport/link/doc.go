@@ -114,9 +114,9 @@
 // after the end of the call are dropped. Each call that is served has a goroutine,
 // at most CallsPerPeer for one peer; what exceeds that is answered ErrBusy.
 //
-// Over sockets one call at a time costs both ends together about 200 us of CPU, nearly
+// Over sockets one call at a time costs both ends together about 65 us of CPU, nearly
 // all of it for waking threads: the caller's loop, libzmq's thread, the server's loop, the
-// handler, and back. Calls at the same time share these: 32 of them cost about 25 us each
+// handler, and back. Calls at the same time share these: 32 of them cost about 20 us each
 // (BenchmarkCall). Handlers run beside the loop although running them on it would save a
 // tenth of that: a slow one would hold up every frame.
 //

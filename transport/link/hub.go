@@ -31,7 +31,7 @@ type Hub struct {
 	wake    chan struct{}
 	ready   chan struct{} // closed when Run begins
 	running atomic.Bool
-	news    atomic.Bool // a tick has something to do
+	news    atomic.Bool                      // a tick has something to do
 	peers   atomic.Pointer[map[string]*peer] // replaced under mu
 	calls   *calls
 
