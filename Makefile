@@ -69,7 +69,7 @@ protocol: setup ## the models of the protocol at their larger bounds (minutes, s
 	$(GO) test ./chaos/protocol -deep -timeout 2h -v -run Deep
 
 sim: setup ## clusters in virtual time under random faults, SCHEDULES of them from seed SEED on; a failure says how to run it again
-	$(GO) test ./chaos/sim -run '^TestSchedules$$' -sim.schedules=$(SCHEDULES) -sim.first=$(SEED) -timeout 24h -v
+	$(GO) test ./chaos/sim -run '^(TestSchedules|TestChurn)$$' -sim.schedules=$(SCHEDULES) -sim.first=$(SEED) -timeout 24h -v
 
 bench: build ## the index on known work: op list, replay windows, shapes; JSON and chart in bench-out/
 	@mkdir -p bench-out

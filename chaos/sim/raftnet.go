@@ -18,9 +18,8 @@ var errUnreachable = errors.New("not reachable")
 // raftNet is where raft's servers find each other. An address is the name of a node. As on
 // raftlog.Wire, a message reaches nobody but the server that is meant.
 type raftNet struct {
-	net       *network
-	anyServer bool // a mutant: whoever has the address gets it
-	mu        struct {
+	net *network
+	mu  struct {
 		sync.Mutex
 		at map[raft.ServerAddress]*raftTransport
 	}
@@ -98,7 +97,7 @@ func call[T any](t *raftTransport, id raft.ServerID, to raft.ServerAddress, comm
 	t.all.mu.Lock()
 	peer := t.all.mu.at[to]
 	t.all.mu.Unlock()
-	if peer == nil || peer.id != id && !t.all.anyServer {
+	if peer == nil || peer.id != id {
 		return fmt.Errorf("raft from %s to %s: %w", t.name, to, errUnreachable)
 	}
 	answer := make(chan raft.RPCResponse, 1)

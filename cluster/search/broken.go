@@ -13,6 +13,8 @@ func (c *Config) Break(rule string) bool {
 		"otherBoot":  &b.otherBoot,
 		"oldView":    &b.oldView,
 		"behind":     &b.behind,
+		"noLease":    &b.noLease,
+		"whole":      &b.whole,
 	}[rule]
 	if field != nil {
 		*field = true

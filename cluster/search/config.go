@@ -58,6 +58,8 @@ type mutant struct {
 	otherBoot  bool // answer for what a former process of this node was ready for
 	oldView    bool // do not catch up with the answer's map index
 	behind     bool // answer before the asker's map index is applied
+	noLease    bool // any map counts as current
+	whole      bool // say that nothing is missing
 }
 
 // Deps is what a Search works with. All functions may be called from any goroutine and

@@ -48,6 +48,9 @@ func TestMutants(t *testing.T) {
 		mutant         mutant
 	}{
 		{"lease checked before the tree is read", "paused between lease and end", mutant{leaseFirst: true}},
+		{"no lease at the asker", "lease lost at the asker", mutant{noLease: true}},
+		{"no lease at the owner", "lease lost at the owner", mutant{noLease: true}},
+		{"missing owners not told", "unreadable at all owners", mutant{whole: true}},
 		{"unreadable ignored", "unreadable at one owner", mutant{unreadable: true}},
 		{"unreadable ignored, all owners", "unreadable at all owners", mutant{unreadable: true}},
 		{"copies looked at after the tree only", "filled while it is read", mutant{lateMark: true}},

@@ -109,7 +109,7 @@ func (l *lacks) stale(by string, age time.Duration) {
 func (x *Searcher) Completeness() (Completeness, error) {
 	s, l := x.s, &x.lacks
 	x.ctx = nil
-	c := Completeness{Partial: len(l.missing) > 0, Stale: l.by != "", MapAge: l.age}
+	c := Completeness{Partial: len(l.missing) > 0 && !s.cfg.broken.whole, Stale: l.by != "", MapAge: l.age}
 	if c.Partial {
 		c.Missing = slices.Clone(l.missing)
 		if l.more > 0 {

@@ -48,7 +48,7 @@ func New(cfg Config, deps Deps) (*Search, error) {
 	}
 	s := &Search{
 		cfg: cfg, deps: deps, log: cfg.Logger.With("component", "search"),
-		lease: newLease(cfg.TServe), pacer: newPacer(cfg.Hedge, cfg.Deadline),
+		lease: newLease(cfg.TServe, cfg.broken.noLease), pacer: newPacer(cfg.Hedge, cfg.Deadline),
 		servers: make(chan *server, maxIdleServers),
 	}
 	s.calls.idle = make(chan struct{})
