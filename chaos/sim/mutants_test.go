@@ -11,7 +11,7 @@ import (
 // and owner have scenarios for those), or no query is halfway when a node stands still.
 var mutants = []string{
 	"fanout.noHold", "fanout.noClear", "fanout.keepOpen", "fanout.sendClosed", "link.ignoreBoot", "link.noResend", "search.unreadable",
-	"search.noLease", "search.whole",
+	"search.whole",
 }
 
 // mutantSchedules is how many schedules each of them may take.
