@@ -223,7 +223,7 @@ func (n *Node) purgeSlot(ctx context.Context, r catalog.Retired) error {
 	pctx, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
 	if !n.purged[r] {
-		if err := n.deps.Index.Purge(pctx, indexer.GroupID(r.Group), indexer.Slot(r.Slot)); err != nil {
+		if err := n.endSlot(pctx, r); err != nil {
 			return fmt.Errorf("purge slot %d of group %d: %w", r.Slot, r.Group, err)
 		}
 		n.purged[r] = true
@@ -233,6 +233,23 @@ func (n *Node) purgeSlot(ctx context.Context, r catalog.Retired) error {
 		delete(n.purged, r)
 	}
 	return err
+}
+
+// endSlot has the index drop a slot. In a cluster its owner does that, which takes nothing
+// of the life any more from then on: a former reader that has not heard of the end may still
+// send its content here.
+func (n *Node) endSlot(ctx context.Context, r catalog.Retired) error {
+	if n.deps.Spread == nil {
+		return n.deps.Index.Purge(ctx, indexer.GroupID(r.Group), indexer.Slot(r.Slot))
+	}
+	done := make(chan error, 1)
+	n.deps.Spread.Owner.Retire(r, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // propose gives the command an id and turns its outcome into an error.

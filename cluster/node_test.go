@@ -61,3 +61,36 @@ func TestSlotIsPurgedOnce(t *testing.T) {
 		t.Errorf("%d purges, %d remembered", index.purges, len(n.purged))
 	}
 }
+
+// endings is an owner that notes the lives that it is told to end.
+type endings struct {
+	Owner
+	ended []catalog.Retired
+}
+
+func (o *endings) Retire(r catalog.Retired, done func(error)) {
+	o.ended = append(o.ended, r)
+	done(nil)
+}
+
+// The owner hears of the end of lives that this node's own ingest wrote, too: a former
+// reader that has not may still send it their content, behind the purge.
+func TestOwnerHearsOfEveryEnd(t *testing.T) {
+	log, err := NewSoloLog(state.Member{Name: "n", ServerID: "s", Boot: 1}, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(Config{Name: "n"}, Deps{Log: log, Index: reference.New(reference.Config{}), Network: memory.New(memory.Config{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &endings{}
+	n.deps.Spread = &Spread{Owner: o}
+	slot := catalog.Retired{Group: 1, Slot: 0, Life: 9}
+	if err := n.endSlot(t.Context(), slot); err != nil {
+		t.Fatal(err)
+	}
+	if len(o.ended) != 1 || o.ended[0] != slot {
+		t.Errorf("the owner was told of %v", o.ended)
+	}
+}
