@@ -91,7 +91,7 @@ func (l *Log) current(ctx context.Context) error {
 	if done == term {
 		return nil
 	}
-	if err := l.raft.Barrier(l.cfg.ApplyTimeout).Error(); err != nil {
+	if err := await(ctx, l.raft.Barrier(l.cfg.ApplyTimeout)); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
 	done = term
@@ -105,10 +105,23 @@ func (l *Log) ReadIndex(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	index := l.raft.CommitIndex()
-	if err := l.raft.VerifyLeader().Error(); err != nil {
+	if err := await(ctx, l.raft.VerifyLeader()); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
 	return index, nil
+}
+
+// await returns the outcome of a raft future, or ctx's error: in rare changes of leadership
+// the library never answers one.
+func await(ctx context.Context, f raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }() // ends with raft at the latest, or with the future
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // WaitApplied returns when the state of this server has all commands up to a log index.

@@ -29,17 +29,24 @@ func (r *rig) filled(instance string, life uint64) {
 }
 
 // An answer that was read while a slot was being filled after its source had been taken
-// over says so, whoever read it and however long ago; one read afterwards does not.
+// over says so and credits nothing to it, whoever read it and however long ago; one read afterwards does not.
 func TestFillingIsSaid(t *testing.T) {
 	inBubble(t, func(t *testing.T) *rig {
 		r := three(t, nil, mutant{})
 		named := func(where string, got asked) {
 			t.Helper()
-			if got.err != nil || !got.Partial || len(got.Missing) != 1 || !strings.Contains(got.Missing[0], "instance 0 rank 0") {
+			_, credited := got.depth["0"]
+			if got.err != nil || !got.Partial || len(got.Missing) != 1 || !strings.Contains(got.Missing[0], "instance 0 rank 0") || credited || got.depth["1"] != 3 {
 				r.fail("%s: %v %+v %v", where, got.depth, got.Completeness, got.err)
 			}
 		}
-		life := r.takeOver("0", true)
+		r.filled("0", r.takeOver("0", false))
+		r.check("filled, with what there was", 1, r.query("c", 1))
+		life := r.takeOver("0", false)
+		for _, node := range []string{"a", "b", "c"} { // what is there may be more than what the engine has
+			named("taken over, at "+node, r.query(node, 1))
+		}
+		life = r.takeOver("0", true)
 		for n := range 6 {
 			delete(r.held, heldKey{"0", n})
 		}
@@ -52,7 +59,10 @@ func TestFillingIsSaid(t *testing.T) {
 		_, other := r.slot("1")
 		for s, want := range map[indexer.Slot]bool{slot: true, other: false} {
 			x.Begin(t.Context())
-			x.Explain(r.question(1), s, nil)
+			states := x.Explain(r.question(1), s, nil)
+			if held := states[0].Tiers != 0; held == want {
+				t.Errorf("explain slot %d: %v", s, states)
+			}
 			if c, err := x.Completeness(); c.Partial != want || err != nil {
 				t.Errorf("explain slot %d: %+v %v", s, c, err)
 			}

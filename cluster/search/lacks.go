@@ -80,8 +80,9 @@ func (l *lacks) slots(x *Searcher, v *state.View) {
 }
 
 // filling notes the slots whose sources had been taken over and not yet been filled when
-// the first answer to the question was read, or were taken over since.
-func (l *lacks) filling(x *Searcher, v *state.View) {
+// the first answer to the question was read, or were taken over since. Nothing is credited
+// to them: they may lack stores that were acknowledged, and removals too.
+func (l *lacks) filling(x *Searcher, v *state.View, out *slotSet) {
 	g, ok := v.Catalog.GroupByID(uint32(x.question.query.Group))
 	if !ok {
 		return
@@ -90,6 +91,7 @@ func (l *lacks) filling(x *Searcher, v *state.View) {
 		if !x.concerns(indexer.Slot(slot)) {
 			continue
 		}
+		out.add(indexer.Slot(slot))
 		if l.noSlot = true; len(l.missing) >= maxMissing {
 			l.more++ // not worded: there may be thousands
 		} else {

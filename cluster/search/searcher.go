@@ -105,7 +105,10 @@ func (x *Searcher) Prefixes(q indexer.Query, rows []indexer.Row, dst []indexer.P
 // owner, and by others for what is left.
 func (x *Searcher) ask() {
 	x.collect()
-	x.lacks.filling(x, x.s.deps.View())
+	x.next.reset()
+	if x.lacks.filling(x, x.s.deps.View(), &x.next); len(x.next.list) > 0 {
+		x.leaveOut(&x.local, &x.next)
+	}
 }
 
 func (x *Searcher) collect() {
@@ -149,15 +152,21 @@ func (x *Searcher) first(owner string, a *answer) {
 		return
 	}
 	x.s.count.unreadable.Add(uint64(len(x.open.list)))
+	x.leaveOut(a, &x.open)
+}
+
+// leaveOut takes out of an answer what it says about slots, some of which the question
+// concerns.
+func (x *Searcher) leaveOut(a *answer, slots *slotSet) {
 	switch x.question.kind {
 	case kindMatch:
-		a.scores.Rows = keepRows(a.scores.Rows, func(s indexer.Slot) bool { return !x.open.has(s) })
-		a.scores.Tiers = keepTiers(a.scores.Tiers, func(s indexer.Slot) bool { return !x.open.has(s) })
+		a.scores.Rows = keepRows(a.scores.Rows, func(s indexer.Slot) bool { return !slots.has(s) })
+		a.scores.Tiers = keepTiers(a.scores.Tiers, func(s indexer.Slot) bool { return !slots.has(s) })
 	case kindExplain:
 		a.states = a.states[:0]
 	case kindPrefix:
 		for i, row := range x.question.rows {
-			if x.open.has(row.Slot) {
+			if slots.has(row.Slot) && i < len(a.prefixes) {
 				a.prefixes[i] = indexer.Prefix{}
 			}
 		}
