@@ -115,11 +115,12 @@ func (c *demoCmd) startNodes(ctx context.Context, a *app, dir string) (nodes []*
 			listen = net.JoinHostPort(host, strconv.Itoa(first+i))
 		}
 		data, addressFile := filepath.Join(dir, name), filepath.Join(dir, name+".address")
-		args := []string{"serve", "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0"}
+		args := []string{"serve"}
 		if i > 0 {
 			args = []string{"join", seed}
 		}
-		args = append(args, "--data", data, "--listen", listen, "--address-file", addressFile, "--name", name, "--cluster", "demo")
+		// Free ports, also for who joins: the usual ones are left to a real node beside the demo.
+		args = append(args, "--gossip", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--link", "127.0.0.1:0", "--data", data, "--listen", listen, "--address-file", addressFile, "--name", name, "--cluster", "demo")
 		p, err := startSelf(dir, name, args...)
 		if err != nil {
 			return nodes, err
