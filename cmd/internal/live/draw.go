@@ -176,5 +176,8 @@ func lag(d time.Duration) string {
 	if d == 0 {
 		return "-"
 	}
+	if d >= time.Second {
+		return d.Round(10 * time.Millisecond).String()
+	}
 	return d.Round(10 * time.Microsecond).String()
 }

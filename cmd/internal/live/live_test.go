@@ -57,3 +57,19 @@ func TestRateAfterRestart(t *testing.T) {
 		t.Errorf("rate %v", r)
 	}
 }
+
+func TestLag(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0:                                "-",
+		1234567 * time.Nanosecond:        "1.23ms",
+		21999450 * time.Microsecond:      "22s",
+		44101583 * time.Microsecond:      "44.1s",
+		1500 * time.Millisecond:          "1.5s",
+		999999999 * time.Nanosecond:      "1s",
+		83*time.Second + time.Nanosecond: "1m23s",
+	} {
+		if got := lag(d); got != want {
+			t.Errorf("lag of %d ns: %q, want %q", d, got, want)
+		}
+	}
+}
