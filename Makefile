@@ -14,7 +14,7 @@ FUZZTIME  ?= 5s
 TRACES    ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance parity soak survive oplist protocol bench verify fix clean
+.PHONY: help setup build install run test test-unit test-race fuzz smoke conformance parity soak survive oplist protocol sim bench verify fix clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -82,7 +82,7 @@ func (c *Control) Remove(ctx context.Context, name string, force bool) error {
 		return fmt.Errorf("remove: %w: %s", ErrNotMember, name)
 	}
 	if !force && c.seemsAlive(m) {
-		return fmt.Errorf("remove %s: %w: let it leave, or use --force (?force=true)", name, ErrAlive)
+		return fmt.Errorf("remove %s: %w: let it leave, or use --force (?force=true); one that was killed is found dead in seconds", name, ErrAlive)
 	}
 	if len(c.View().Members) == 1 {
 		return fmt.Errorf("remove %s: %w: it is the only member; end its process instead", name, ErrMajority)

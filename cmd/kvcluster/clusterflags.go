@@ -15,10 +15,10 @@ import (
 
 // clusterFlags make a node a member of a cluster; without a data folder it is alone.
 type clusterFlags struct {
-	Data          string        `help:"Folder for the cluster's log; with it the node founds a cluster that others can join, or goes on with the one that the folder belongs to." type:"path" group:"cluster"`
+	Data          string        `help:"Folder for the cluster's log; with it the node founds a cluster that others can join, or goes on with the one that the folder belongs to. join without it: kvcluster-data/NAME below the working directory." type:"path" group:"cluster"`
 	Cluster       string        `help:"Name of the cluster; nodes with another one are refused." default:"kvcluster" group:"cluster"`
 	Host          string        `help:"Address at which other nodes reach this one; empty = loopback, or for join the address on the way to the seed." default:"" group:"cluster"`
-	Gossip        string        `help:"Membership address host:port; empty = --host with the port of last time, else 7946 (a free one for join)." default:"" group:"cluster"`
+	Gossip        string        `help:"Membership address host:port; empty = --host with the port of last time, else 7946 (for join a free one if that is taken)." default:"" group:"cluster"`
 	Raft          string        `help:"Address of the replicated log, host:port; empty = as above, 7947." default:"" group:"cluster"`
 	Link          string        `help:"Address of the links between nodes, host:port; empty = as above, 7948." default:"" group:"cluster"`
 	KeyFile       string        `help:"File with the cluster's key (16, 24 or 32 bytes, raw, hex or base64): membership is encrypted and strangers are refused." type:"existingfile" group:"cluster"`

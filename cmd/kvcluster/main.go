@@ -48,7 +48,7 @@ type commands struct {
 	Top        topCmd        `cmd:"" help:"Watch a node: events, blocks, lag, busiest workers."`
 	Mock       mockCmd       `cmd:"" help:"Run mock inference workers that publish real event streams."`
 	Replay     replayCmd     `cmd:"" help:"Publish a recorded stream of event batches, or record one."`
-	Demo       demoCmd       `cmd:"" help:"Run a node and mock workers feeding it, and watch them."`
+	Demo       demoCmd       `cmd:"" help:"Run a cluster and mock workers feeding it, and watch them."`
 	Bench      benchCmd      `cmd:"" help:"Measure the index on known work, answers checked."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }

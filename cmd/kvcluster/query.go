@@ -161,7 +161,7 @@ func printScores(w io.Writer, ans scoreAnswer, given int) error {
 		fmt.Fprintln(w, "STALE: the node cannot prove that its map is current")
 	}
 	if len(ans.Instances) == 0 {
-		_, err := fmt.Fprintf(w, "no worker holds the beginning of these %d tokens, or they are less than one block (kvcluster query --explain says why for one worker)\n", given)
+		_, err := fmt.Fprintf(w, "no worker holds the beginning of these %d tokens, or they are less than one block (kvcluster query --explain --instance ID says why for one worker)\n", given)
 		return err
 	}
 	names := make([]string, 0, len(ans.Instances))

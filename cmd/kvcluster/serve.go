@@ -26,7 +26,7 @@ type serveCmd struct {
 	MaxQueries  int    `help:"Queries worked on at the same time; 0 = by the machine." default:"0" group:"http"`
 	StreamStats bool   `help:"Metrics for every stream; turn off for many thousands." negatable:"" default:"true" name:"stream-metrics" group:"http"`
 
-	Name         string   `help:"Name of this node." default:"" group:"node"`
+	Name         string   `help:"Name of this node, unique in the cluster; empty = the host name." default:"" group:"node"`
 	Workers      []string `help:"Workers to register at the start: id[:rank]=address, comma separated." placeholder:"ID=ADDRESS" group:"node"`
 	ModelName    string   `help:"Model of --workers." default:"default" group:"node"`
 	RoutingGroup string   `help:"Routing group of --workers." default:"default" group:"node"`
