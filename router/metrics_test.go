@@ -162,4 +162,5 @@ func TestWarnings(t *testing.T) {
 	check("never matched", "never_matched", "none of 1000 queries matched", func() { s.Held[0] = 2 })
 	f.mustPost("/query_by_hash", `{"block_hashes":[1],"model_name":"m"}`, 200)
 	check("matched", "", "", func() { s.Held[0] = 2 })
+	check("idle since it was taken over", "silent", "nothing arrived since this node reads the stream", func() { s.LastEvent, s.Held[0] = -1, 2 })
 }

@@ -32,10 +32,17 @@ const queriesBeforeNeverMatched = 1000
 // warnings returns what is odd about a stream.
 func (r *Router) warnings(w catalog.Worker, rank catalog.Rank, s *StreamStatus) (out []warning) {
 	add := func(kind, format string, a ...any) { out = append(out, warning{kind, fmt.Sprintf(format, a...)}) }
+	var held uint64
+	for _, n := range s.Held {
+		held += n
+	}
 	serving := s.State != StreamPaused && s.State != StreamFailed
 	switch {
 	case s.Batches > 0 && s.Events == 0 && s.Registered > r.cfg.SilentAfter:
 		add("idle_rank", "registered for %s, its endpoint sends batches, but none with an event of this rank", round(s.Registered))
+	case serving && s.LastEvent < 0 && s.Registered > r.cfg.SilentAfter && held > 0:
+		// Taken over from another node or restored: its publisher is known to be right.
+		add("silent", "nothing arrived since this node reads the stream; its blocks are from before")
 	case serving && s.LastEvent < 0 && s.Registered > r.cfg.SilentAfter:
 		add("silent", "registered for %s and nothing arrived: are KV events enabled on the engine, and is %s its publisher?", round(s.Registered), rank.Endpoint)
 	case serving && s.LastEvent > r.cfg.SilentAfter:
@@ -49,10 +56,6 @@ func (r *Router) warnings(w catalog.Worker, rank catalog.Rank, s *StreamStatus) 
 	}
 	if s.Refused {
 		add("refused", "the engine's hashes do not name prefixes: nothing of it is credited")
-	}
-	var held uint64
-	for _, n := range s.Held {
-		held += n
 	}
 	if held > 0 {
 		if n := r.names.missed(w.Group.ID, rank.Life); n >= queriesBeforeNeverMatched {
