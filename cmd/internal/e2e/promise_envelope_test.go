@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -110,6 +111,24 @@ type envelopeEngine struct {
 	v   *envelopeCheck
 	rng *rand.Rand
 	history
+	did struct { // latest, for who reads a failure
+		sync.Mutex
+		list []string
+	}
+}
+
+// note keeps what the engine did, before which state.
+func (e *envelopeEngine) note(format string, args ...any) {
+	e.did.Lock()
+	defer e.did.Unlock()
+	e.did.list = append(e.did.list, fmt.Sprintf("%s %d: ", time.Now().Format("05.000"), e.last()+1)+fmt.Sprintf(format, args...))
+	e.did.list = e.did.list[max(0, len(e.did.list)-40):]
+}
+
+func (e *envelopeEngine) latest() []string {
+	e.did.Lock()
+	defer e.did.Unlock()
+	return slices.Clone(e.did.list)
 }
 
 func neverMore(tb testing.TB, edit func(*node.Config)) {
@@ -201,16 +220,21 @@ func (e *envelopeEngine) burst() {
 		case n < 3:
 			c.restarts.Add(1)
 			if e.rng.IntN(2) == 0 {
+				e.note("restart in place")
 				e.restartInPlace()
 			} else {
+				e.note("restart")
 				endpoint, replay := e.die()
 				e.open(endpoint, replay)
 			}
 		case n < 6:
 			c.anew.Add(1)
+			e.note("registered anew")
 			e.registerAnew()
+			e.note("was registered anew")
 		case n < 9:
 			c.clears.Add(1)
+			e.note("clear, batch %d", e.seq)
 			e.clear()
 			e.send()
 		}
@@ -228,8 +252,10 @@ func (e *envelopeEngine) burst() {
 		c.batches.Add(1)
 		if e.rng.IntN(20) == 0 {
 			c.lost.Add(1)
+			e.note("lost batch %d", e.seq)
 			e.withhold()
 		} else {
+			e.note("batch %d", e.seq)
 			e.send()
 		}
 	}
@@ -241,6 +267,7 @@ func (e *envelopeEngine) burst() {
 		e.v.await(e.unacknowledged)
 	}
 	if !e.v.tb.Failed() {
+		e.note("acknowledged to state %d", last)
 		e.ack(last)
 	}
 }
@@ -363,7 +390,7 @@ func (v *envelopeCheck) query(i int) {
 		got := [2]int{ans.Scores[e.id]["0"] / blockTokens, ans.Instances[e.id].CPU / blockTokens}
 		for t, tier := range []string{"device", "host"} {
 			if got[t] < least[t] && !ans.Partial && !ans.Stale || got[t] > most[t] && !ans.Stale {
-				v.tb.Errorf("%s: prompt %d, engine %s: %s score is %d blocks, justified are %d to %d by its states %d to %d; stream: %+v", at, i, e.id, tier, got[t], least[t], most[t], from[k], e.last(), listenerOf(v.tb, v.url, e.id))
+				v.tb.Errorf("%s: prompt %d, engine %s: %s score is %d blocks, justified are %d to %d by its states %d to %d; partial %t, stale %t; stream: %+v; it did: %q", at, i, e.id, tier, got[t], least[t], most[t], from[k], e.last(), ans.Partial, ans.Stale, listenerOf(v.tb, v.url, e.id), e.latest())
 			}
 		}
 		if moving {
