@@ -37,11 +37,11 @@ test: setup verify test-unit test-race fuzz smoke ## everything CI runs: lint, u
 	@echo "make test: all passed"
 
 test-unit: setup ## unit, property, differential and end-to-end tests, and the index again in the audited build
-	$(GO) test ./...
+	$(GO) test -timeout 30m ./...
 	$(GO) test -short -tags invariants ./indexer/... ./chaos/differential
 
 test-race: setup ## the concurrent packages under the race detector
-	$(GO) test -race -short $(RACE_PKGS)
+	$(GO) test -race -short -timeout 30m $(RACE_PKGS)
 
 fuzz: setup ## every fuzz target for FUZZTIME each
 	@deploy/fuzz.sh $(FUZZTIME)

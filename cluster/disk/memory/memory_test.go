@@ -117,12 +117,15 @@ func TestSameAsFiles(t *testing.T) {
 		name := rapid.SampledFrom([]string{"CurrentTerm", "LastVoteTerm", "x"})
 		word := rapid.SampledFrom([]string{"a", "b"})
 		next, base := uint64(1), uint64(0) // next entry, index of the newest snapshot
+		// Raft notes a term before it stores an entry of it; a folder without is damaged.
+		const term = 3
+		same("term", nil, nil, sa.Stable.SetUint64([]byte("CurrentTerm"), term), sb.Stable.SetUint64([]byte("CurrentTerm"), term))
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			switch rapid.IntRange(0, 8).Draw(t, "step") {
 			case 0, 1:
 				var logs []*raft.Log
 				for range rapid.IntRange(1, 5).Draw(t, "entries") {
-					logs = append(logs, &raft.Log{Index: next, Term: 3, Type: raft.LogBarrier, Data: []byte(word.Draw(t, "data"))})
+					logs = append(logs, &raft.Log{Index: next, Term: term, Type: raft.LogBarrier, Data: []byte(word.Draw(t, "data"))})
 					next++
 				}
 				same("store", nil, nil, sa.Log.StoreLogs(logs), sb.Log.StoreLogs(logs))
@@ -142,7 +145,7 @@ func TestSameAsFiles(t *testing.T) {
 					}
 				}
 			case 4:
-				k, v := name.Draw(t, "key"), rapid.Uint64().Draw(t, "value")
+				k, v := name.Draw(t, "key"), rapid.Uint64Min(term).Draw(t, "value")
 				same("number", nil, nil, sa.Stable.SetUint64([]byte(k), v), sb.Stable.SetUint64([]byte(k), v))
 			case 5:
 				k, v := []byte("b"+name.Draw(t, "key")), []byte(word.Draw(t, "value"))
