@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,12 +14,12 @@ import (
 // counted is a transport that counts the empty entries of its pipelines.
 type counted struct {
 	raft.Transport
-	empty *int
+	empty *atomic.Int64
 }
 
 type countedPipeline struct {
 	raft.AppendPipeline
-	empty *int
+	empty *atomic.Int64
 }
 
 func (c counted) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) (raft.AppendPipeline, error) {
@@ -28,7 +29,7 @@ func (c counted) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddress) 
 
 func (c countedPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	if len(args.Entries) == 0 {
-		*c.empty++
+		c.empty.Add(1)
 	}
 	return c.AppendPipeline.AppendEntries(args, resp)
 }
@@ -87,9 +88,9 @@ func TestQuietPipeline(t *testing.T) {
 // others still apply what it commits at once, and one that was away catches up.
 func TestQuietLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		empty := 0
+		var count atomic.Int64
 		r := &ring{t: t, logs: map[raft.ServerID]*Log{}, trans: map[raft.ServerID]*raft.InmemTransport{}, store: map[raft.ServerID]Stores{}}
-		r.wrap = func(tr raft.Transport) raft.Transport { return counted{tr, &empty} }
+		r.wrap = func(tr raft.Transport) raft.Transport { return counted{tr, &count} }
 		for _, id := range []raft.ServerID{"a", "b", "c"} {
 			r.start(id)
 		}
@@ -97,9 +98,9 @@ func TestQuietLog(t *testing.T) {
 		r.found()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		empty = 0
+		count.Store(0)
 		time.Sleep(10 * time.Second)
-		if most := 2 * 4 * 10; empty > most || empty < 10 {
+		if empty, most := count.Load(), int64(2*4*10); empty > most || empty < 10 {
 			t.Errorf("%d empty entries in 10 idle seconds, want at most %d and not none", empty, most)
 		}
 		for i := range 5 {
