@@ -12,21 +12,27 @@ import (
 	"github.com/kvcluster/kvcluster/shard/catalog"
 )
 
-// A life that another reader wrote goes on where copies are equal to what is continued;
-// all others are closed before anything is acknowledged without them.
-func TestAdopt(t *testing.T) {
-	p := newPaper(t, nil)
+// takenOver gives node a a source that c has read, and all partitions to c as well.
+func (p *paper) takenOver() (l copywire.SlotLife, tenure uint64) {
 	for q := range uint32(2) {
 		p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "c"}}}})
 	}
-	b, c := sessionTo("b", 1), sessionTo("c", 2)
-	p.fan.OnPeer(b, true)
 	p.do(state.Command{Register: &state.Registration{Node: "c", Registration: catalog.Registration{
 		Instance: "i0", Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: "tcp://e:1"}}})
 	src := p.state.View().Catalog.Sources()[0]
 	p.do(state.Command{Assign: &state.Assign{Source: src.ID, Node: "a"}})
-	tenure := p.state.View().Assignments[src.ID].Tenure
-	l := copywire.SlotLife{Group: 1, Slot: 0, Life: src.Ranks[0].Life}
+	tenure = p.state.View().Assignments[src.ID].Tenure
+	l = copywire.SlotLife{Group: 1, Slot: 0, Life: src.Ranks[0].Life}
+	return l, tenure
+}
+
+// A life that another reader wrote goes on where copies are equal to what is continued;
+// all others are closed before anything is acknowledged without them.
+func TestAdopt(t *testing.T) {
+	p := newPaper(t, nil)
+	l, tenure := p.takenOver()
+	b, c := sessionTo("b", 1), sessionTo("c", 2)
+	p.fan.OnPeer(b, true)
 	equal := []copywire.Label{{Partition: 0, Tenure: l.Life, Sequence: 7}, {Partition: 1, Tenure: l.Life, Sequence: 9}}
 	have := map[string][]copywire.Label{"b": equal[:1], "c": equal}
 	for name, err := range map[string]error{
@@ -89,15 +95,7 @@ func TestAdoptWithoutAnOwner(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPaper(t, nil)
 			c := sessionTo("c", 2)
-			for q := range uint32(2) {
-				p.do(state.Command{Begin: &state.Begin{Moves: []state.Move{{Partition: q, To: "c"}}}})
-			}
-			p.do(state.Command{Register: &state.Registration{Node: "c", Registration: catalog.Registration{
-				Instance: "i0", Group: catalog.GroupKey{Model: "m"}, BlockSize: 16, Endpoint: "tcp://e:1"}}})
-			src := p.state.View().Catalog.Sources()[0]
-			p.do(state.Command{Assign: &state.Assign{Source: src.ID, Node: "a"}})
-			tenure := p.state.View().Assignments[src.ID].Tenure
-			l := copywire.SlotLife{Group: 1, Slot: 0, Life: src.Ranks[0].Life}
+			l, tenure := p.takenOver()
 			have := map[string][]copywire.Label{"a": nil, "c": {{Partition: 0, Tenure: l.Life, Sequence: 7}, {Partition: 1, Tenure: l.Life, Sequence: 9}}}
 			switch b {
 			case "fenced off":

@@ -209,7 +209,7 @@ func (o *Owner) openRecord(r *record, carrier uint32, tenure uint64) bool {
 	return r.state.CompareAndSwap(s, makeState(open, carrier, o.version.Add(1)))
 }
 
-// close closes copies that this session carries.
+// close closes copies that the session carries.
 func (w *worker) close(m *copywire.Message) {
 	for _, p := range m.Partitions {
 		sl, r := w.o.table.find(m.Group, p, m.Slot)

@@ -7,7 +7,7 @@ import (
 	"github.com/kvcluster/kvcluster/indexer"
 )
 
-// carry gives copies to this session that another one, or this node, wrote before: those
+// carry gives copies to the session that another one, or this node, wrote before: those
 // that are whole and have the label that the sender has seen. Before it sends this it has
 // fenced off all older tenures here (Adopt).
 func (w *worker) carry(ctx context.Context, m *copywire.Message) error {

@@ -31,7 +31,7 @@ type worker struct {
 	bytes   int       // of payload since the last checkpoint
 	filled  []*record // copies whose fills are written and not yet applied
 	silence uint64    // the last silence that has ended in what was taken up
-	odd     bool      // a message of this session was malformed
+	odd     bool      // a message of the session was malformed
 	stopped bool      // something that was taken up may not be applied
 }
 
@@ -127,7 +127,7 @@ func (w *worker) batch(ctx context.Context, items []uint64) bool {
 	return w.checkpoint(ctx)
 }
 
-// checkpoint waits until the index has applied what this session said, and lets
+// checkpoint waits until the index has applied what the session said, and lets
 // everybody know.
 func (w *worker) checkpoint(ctx context.Context) bool {
 	if w.o.cfg.broken.earlyOpen {

@@ -194,18 +194,12 @@ func is(code int, body string) check {
 		case a.Header.Get("Content-Type") != "application/json":
 			return fmt.Sprintf("content type %q", a.Header.Get("Content-Type"))
 		}
-		want, err := decode(body)
-		if err != nil {
-			return fmt.Sprintf("the suite is wrong: %v", err)
-		}
-		got, err := decode(a.Body)
-		if err != nil {
-			return err.Error()
-		}
-		if d := cmp.Diff(want, got); d != "" {
-			return "body (-want +got):\n" + d
-		}
-		return ""
+		return decoded(body, a.Body, func(want, got any) string {
+			if d := cmp.Diff(want, got); d != "" {
+				return "body (-want +got):\n" + d
+			}
+			return ""
+		})
 	}
 }
 
@@ -216,16 +210,21 @@ func has(code int, body string) check {
 		if a.Status != code {
 			return fmt.Sprintf("want %d with %s", code, body)
 		}
-		want, err := decode(body)
-		if err != nil {
-			return fmt.Sprintf("the suite is wrong: %v", err)
-		}
-		got, err := decode(a.Body)
-		if err != nil {
-			return err.Error()
-		}
-		return lacks("", want, got)
+		return decoded(body, a.Body, func(want, got any) string { return lacks("", want, got) })
 	}
+}
+
+// decoded compares two bodies as values.
+func decoded(want, got string, compare func(want, got any) string) string {
+	w, err := decode(want)
+	if err != nil {
+		return fmt.Sprintf("the suite is wrong: %v", err)
+	}
+	g, err := decode(got)
+	if err != nil {
+		return err.Error()
+	}
+	return compare(w, g)
 }
 
 func lacks(at string, want, got any) string {
