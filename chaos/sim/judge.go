@@ -23,7 +23,7 @@ const sessionOver = linkTimeout + linkTimeout/10 + slack
 
 // tally counts answers.
 type tally struct {
-	asked, none, partial, stale, moving, rows, judged, full atomic.Int64
+	asked, none, partial, late, stale, moving, rows, judged, full atomic.Int64
 }
 
 // sound reports whether the reader of e says that it began with all that can be had of the
@@ -195,6 +195,9 @@ func (w *world) judge(a answer, latest *state.View, i int, from []since, began t
 	t := &w.tally
 	if a.Partial {
 		t.partial.Add(1)
+		if !slices.ContainsFunc(from, func(s since) bool { return s.life == 0 }) {
+			t.late.Add(1)
+		}
 	}
 	if a.Stale {
 		t.stale.Add(1)

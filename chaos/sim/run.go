@@ -12,6 +12,7 @@ type Counts struct {
 	Lives                 int // new ones of engines that had one
 	Asked, None           int64
 	Partial, Stale        int64
+	PartialLate           int64 // of Partial: asked when something of every engine was acknowledged
 	Judged, Moving, Rows  int64
 	Full                  int64 // scores with a lower bound above 0
 	Jobs, Takeovers       int   // layout changes, and readers that changed
@@ -34,6 +35,7 @@ func (c *Counts) Add(o Counts) {
 	c.Asked += o.Asked
 	c.None += o.None
 	c.Partial += o.Partial
+	c.PartialLate += o.PartialLate
 	c.Stale += o.Stale
 	c.Judged += o.Judged
 	c.Moving += o.Moving
@@ -66,7 +68,7 @@ func Run(cfg Config, steps []Step) Report {
 	w.end()
 	synctest.Wait()
 	t := &w.tally
-	w.counts.Asked, w.counts.None, w.counts.Partial, w.counts.Stale = t.asked.Load(), t.none.Load(), t.partial.Load(), t.stale.Load()
+	w.counts.Asked, w.counts.None, w.counts.Partial, w.counts.PartialLate, w.counts.Stale = t.asked.Load(), t.none.Load(), t.partial.Load(), t.late.Load(), t.stale.Load()
 	w.counts.Judged, w.counts.Moving, w.counts.Rows, w.counts.Full = t.judged.Load(), t.moving.Load(), t.rows.Load(), t.full.Load()
 	w.counts.Virtual = time.Since(w.began)
 	w.mu.Lock()
