@@ -129,12 +129,7 @@ func TestRemoveKeepsTheMajority(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.cluster(3)
 		leader := w.leader()
-		var others []string
-		for name := range w.all() {
-			if name != leader.name {
-				others = append(others, name)
-			}
-		}
+		others := w.others(leader)
 		w.kill(others[0])
 		time.Sleep(detect + time.Second)
 		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
@@ -171,12 +166,7 @@ func TestRemovedVoterStaysUntilItsVoteIsTaken(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.cluster(3)
 		leader := w.leader()
-		var others []string
-		for name := range w.all() {
-			if name != leader.name {
-				others = append(others, name)
-			}
-		}
+		others := w.others(leader)
 		slices.Sort(others)
 		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 		defer cancel()
@@ -263,12 +253,7 @@ func TestVotersThatFollowAreKept(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.cluster(3)
 		leader := w.leader()
-		var others []string
-		for name := range w.all() {
-			if name != leader.name {
-				others = append(others, name)
-			}
-		}
+		others := w.others(leader)
 		w.node(others[0]).set(func(p *process) { p.deaf = true })
 		w.connect()
 		var leaving sync.WaitGroup
@@ -288,4 +273,14 @@ func TestVotersThatFollowAreKept(t *testing.T) {
 		w.connect()
 		w.settle()
 	})
+}
+
+// others are the names of all nodes but one.
+func (w *world) others(but *node) (out []string) {
+	for name := range w.all() {
+		if name != but.name {
+			out = append(out, name)
+		}
+	}
+	return out
 }
